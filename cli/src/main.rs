@@ -1,0 +1,2 @@
+//! The `blkring` program.
+fn main() {}

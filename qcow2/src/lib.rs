@@ -1,0 +1,2 @@
+//! The qcow2 driver.
+#![forbid(unsafe_code)]

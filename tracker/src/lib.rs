@@ -1,0 +1,2 @@
+//! Bookkeeping of requests in flight.
+#![forbid(unsafe_code)]
