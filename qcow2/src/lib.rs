@@ -1,2 +1,13 @@
 //! The qcow2 driver.
 #![forbid(unsafe_code)]
+
+mod address;
+mod entry;
+mod geometry;
+
+pub use address::{GuestCluster, GuestOffset, HostCluster, HostOffset};
+pub use entry::{
+    Copied, EntryError, L1Entry, L2Entry, Mapping, RefTableEntry, refcount_get, refcount_set,
+    table_get, table_set,
+};
+pub use geometry::{Geometry, GeometryError, MAX_HOST_OFFSET, MAX_L1_BYTES, MAX_REFTABLE_BYTES};
