@@ -4,6 +4,7 @@
 mod address;
 mod entry;
 mod geometry;
+mod header;
 
 pub use address::{GuestCluster, GuestOffset, HostCluster, HostOffset};
 pub use entry::{
@@ -11,3 +12,8 @@ pub use entry::{
     table_get, table_set,
 };
 pub use geometry::{Geometry, GeometryError, MAX_HOST_OFFSET, MAX_L1_BYTES, MAX_REFTABLE_BYTES};
+pub use header::{
+    Access, Autoclear, Backing, Compatible, Extension, ExtensionKind, HEADER_FIXED_BYTES,
+    HEADER_PREFIX_BYTES, Header, HeaderError, Incompatible, L1Table, MAX_BACKING_FORMAT_BYTES,
+    MAX_BACKING_NAME_BYTES, RefTable, TableKind,
+};

@@ -1,0 +1,35 @@
+//! The fixed part of a version 3 header, byte for byte.
+#![forbid(unsafe_code)]
+#![deny(clippy::indexing_slicing)]
+
+use zerocopy::big_endian::{U32, U64};
+use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
+
+use super::HEADER_FIXED_BYTES;
+
+pub(crate) const MAGIC: [u8; 4] = *b"QFI\xfb";
+
+#[derive(Clone, Copy, FromBytes, IntoBytes, KnownLayout, Immutable, Unaligned)]
+#[repr(C)]
+pub(crate) struct RawHeader {
+    pub magic: [u8; 4],
+    pub version: U32,
+    pub backing_offset: U64,
+    pub backing_bytes: U32,
+    pub cluster_bits: U32,
+    pub size: U64,
+    pub crypt_method: U32,
+    pub l1_entries: U32,
+    pub l1_offset: U64,
+    pub reftable_offset: U64,
+    pub reftable_clusters: U32,
+    pub snapshots: U32,
+    pub snapshots_offset: U64,
+    pub incompatible: U64,
+    pub compatible: U64,
+    pub autoclear: U64,
+    pub refcount_order: U32,
+    pub header_length: U32,
+}
+
+const _: () = assert!(size_of::<RawHeader>() == HEADER_FIXED_BYTES);
