@@ -1,1 +1,13 @@
-//! Tests.
+//! What the integration tests share: file systems on loop devices, the installed qemu tools, the `blkring` program,
+//! and the report of what could not be tested.
+//!
+//! A test that cannot run here says so through [`report`] and returns; it never passes silently. `cargo xtask test`
+//! collects these lines, and with `--ci` (`BLKRING_CI=1`) a skip panics instead.
+
+pub mod fs;
+pub mod mounts;
+pub mod program;
+pub mod report;
+mod sweep;
+pub mod tidy;
+pub mod tools;

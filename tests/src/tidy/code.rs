@@ -1,0 +1,49 @@
+//! Rust source, seen line by line.
+
+/// The lines of `text` without comments, with their numbers from 1.
+pub(super) fn lines(text: &str) -> impl Iterator<Item = (usize, &str)> {
+    text.lines().enumerate().map(|(i, line)| (i + 1, without_comment(line)))
+}
+
+/// Up to `//`, unless that is part of an address such as `https://`.
+fn without_comment(line: &str) -> &str {
+    let comment = line.match_indices("//").map(|(at, _)| at).find(|&at| !ends_with_colon(line, at));
+    comment.and_then(|at| line.get(..at)).unwrap_or(line)
+}
+
+fn ends_with_colon(line: &str, at: usize) -> bool {
+    line.get(..at).is_some_and(|before| before.ends_with(':'))
+}
+
+/// Like [`lines`], but a `use` declaration of many lines is one, without line breaks, under its first number.
+pub(super) fn statements(text: &str) -> Vec<(usize, String)> {
+    let mut found: Vec<(usize, String)> = Vec::new();
+    let mut open = false;
+    for (number, line) in lines(text) {
+        match found.last_mut() {
+            Some((_, statement)) if open => statement.push_str(line.trim()),
+            _ => {
+                let start = line.trim_start();
+                open = start.starts_with("use ") || start.starts_with("pub use ");
+                found.push((number, line.to_owned()));
+            }
+        }
+        open = open && !line.contains(';');
+    }
+    found
+}
+
+/// Everything before the module of unit tests that ends a file.
+pub(super) fn without_tests(text: &str) -> &str {
+    text.split_once("\n#[cfg(test)]\nmod ").map_or(text, |(before, _)| before)
+}
+
+/// Whether `word` stands in `line` by itself, not as a part of a longer name.
+pub(super) fn has_word(line: &str, word: &str) -> bool {
+    let in_name = |c: char| c.is_alphanumeric() || c == '_';
+    line.match_indices(word).any(|(at, _)| {
+        let before = line.get(..at).and_then(|text| text.chars().next_back());
+        let after = line.get(at + word.len()..).and_then(|text| text.chars().next());
+        !before.is_some_and(in_name) && !after.is_some_and(in_name)
+    })
+}

@@ -1,0 +1,56 @@
+//! The rules of this repository, applied to every file of it. The rules themselves are tested where they are.
+
+use std::fs;
+use std::io;
+use std::path::Path;
+
+use blkring_tests::program::root;
+use blkring_tests::tidy::{Source, check, named_paths};
+
+/// What holds no text of this project. (`.git` is a file in a linked worktree.)
+const OTHER: [&str; 2] = [".git", "target"];
+
+/// Licences and lists that others wrote or generated.
+const FOREIGN: [&str; 3] = ["Cargo.lock", "LICENSE-APACHE", "LICENSE-MIT"];
+
+/// Every file below `directory`, as its path relative to `root` and its text.
+fn collect(root: &Path, directory: &Path, found: &mut Vec<(String, String)>) -> io::Result<()> {
+    for entry in fs::read_dir(directory)? {
+        let entry = entry?;
+        let path = entry.path();
+        let name = entry.file_name();
+        if OTHER.iter().any(|other| name == *other) {
+            continue;
+        }
+        if entry.file_type()?.is_dir() {
+            collect(root, &path, found)?;
+        } else if !FOREIGN.iter().any(|other| name == *other) {
+            let relative = path.strip_prefix(root).expect("a file below the root");
+            let text = String::from_utf8_lossy(&fs::read(&path)?).into_owned();
+            found.push((relative.to_string_lossy().into_owned(), text));
+        }
+    }
+    Ok(())
+}
+
+#[test]
+fn every_file_keeps_the_rules() {
+    let mut files = Vec::new();
+    collect(root(), root(), &mut files).unwrap();
+    assert!(
+        files.iter().any(|(path, _)| path == "tests/tests/tidy.rs"),
+        "the walk finds this file"
+    );
+    let complaints: Vec<String> =
+        files.iter().flat_map(|(path, text)| check(Source { path, text })).collect();
+    assert!(complaints.is_empty(), "\n{}", complaints.join("\n"));
+}
+
+#[test]
+fn the_architecture_names_files_that_exist() {
+    let text = fs::read_to_string(root().join("ARCHITECTURE.md")).unwrap();
+    let named = named_paths(&text);
+    assert!(named.len() > 10, "ARCHITECTURE.md names few files: {named:?}");
+    let missing: Vec<_> = named.into_iter().filter(|path| !root().join(path).exists()).collect();
+    assert!(missing.is_empty(), "ARCHITECTURE.md names files that do not exist: {missing:?}");
+}

@@ -1,0 +1,80 @@
+//! One command with a time limit, its output in a file.
+
+use std::fs::File;
+use std::io;
+use std::os::unix::process::CommandExt as _;
+use std::path::Path;
+use std::process::{Child, Command, ExitStatus, Stdio};
+use std::thread;
+use std::time::{Duration, Instant};
+
+const POLL: Duration = Duration::from_millis(20);
+
+/// How a command ended.
+#[derive(Debug)]
+pub(crate) enum Ended {
+    /// By itself.
+    Exit(ExitStatus),
+    /// Killed with all its children when its time was over: a hang is a failure, not a CI job without end.
+    TimedOut(Duration),
+}
+
+/// Runs `command` with both outputs in the file `log`, at most for `limit`.
+///
+/// # Errors
+/// The log cannot be written or the command cannot be started.
+pub(crate) fn run(mut command: Command, log: &Path, limit: Duration) -> io::Result<Ended> {
+    let output = File::create(log)?;
+    command.stdin(Stdio::null()).stdout(output.try_clone()?).stderr(output);
+    // A group of its own, so that the children of a test that hangs are killed too.
+    let mut child = command.process_group(0).spawn()?;
+    let start = Instant::now();
+    loop {
+        if let Some(status) = child.try_wait()? {
+            return Ok(Ended::Exit(status));
+        }
+        if start.elapsed() > limit {
+            kill_group(&mut child)?;
+            return Ok(Ended::TimedOut(limit));
+        }
+        thread::sleep(POLL);
+    }
+}
+
+fn kill_group(child: &mut Child) -> io::Result<()> {
+    let group = format!("-{}", child.id());
+    Command::new("kill").args(["-KILL", "--", &group]).status()?;
+    child.wait().map(drop)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn shell(script: &str, limit: Duration) -> (Ended, String) {
+        let log =
+            std::env::temp_dir().join(format!("blkring-xtask-{}-{script:.4}", std::process::id()));
+        let mut command = Command::new("sh");
+        command.args(["-c", script]);
+        let ended = run(command, &log, limit).unwrap();
+        let text = std::fs::read_to_string(&log).unwrap();
+        std::fs::remove_file(&log).unwrap();
+        (ended, text)
+    }
+
+    #[test]
+    fn both_outputs_are_kept() {
+        let (ended, text) = shell("echo a; echo b >&2; exit 3", Duration::from_secs(60));
+        assert!(matches!(ended, Ended::Exit(status) if status.code() == Some(3)), "{ended:?}");
+        assert_eq!(text, "a\nb\n");
+    }
+
+    #[test]
+    fn a_hang_is_killed_with_its_children() {
+        let (ended, text) = shell("sleep 1000 & echo $!; wait", Duration::from_millis(200));
+        assert!(matches!(ended, Ended::TimedOut(_)), "{ended:?}");
+        let state = std::fs::read_to_string(format!("/proc/{}/stat", text.trim()));
+        let alive = state.is_ok_and(|state| !state.contains(") Z "));
+        assert!(!alive, "the child {text} lives on");
+    }
+}
