@@ -5,6 +5,7 @@ mod address;
 mod entry;
 mod geometry;
 mod header;
+mod layout;
 
 pub use address::{GuestCluster, GuestOffset, HostCluster, HostOffset};
 pub use entry::{
@@ -17,3 +18,4 @@ pub use header::{
     HEADER_PREFIX_BYTES, Header, HeaderError, Incompatible, L1Table, MAX_BACKING_FORMAT_BYTES,
     MAX_BACKING_NAME_BYTES, RefTable, TableKind,
 };
+pub use layout::{CreateError, CreateOptions, Layout, LayoutWrite};
