@@ -1,0 +1,96 @@
+//! What ops act on: a file of the kernel, bytes in memory, or a file of the simulated disk.
+
+use std::fs::File;
+use std::sync::Arc;
+
+use blkring_tracker::sync::atomic::{AtomicI32, AtomicU64, Ordering};
+
+use crate::memory_disk::MemoryDisk;
+use crate::op::{Op, Verb};
+#[cfg(feature = "sim")]
+use crate::sim::SimFile;
+
+/// One open file below a storage, with the facts that hold for everybody who uses it.
+pub struct Device {
+    pub(crate) path: Arc<str>,
+    pub(crate) kind: Kind,
+    /// The size in bytes as far as completed operations tell.
+    size: AtomicU64,
+    /// Operations that changed anything and have *completed*: what a flush must cover. Counted at completion, since
+    /// an fdatasync covers only what had completed when it began.
+    changes: AtomicU64,
+    /// The error number of a failed fdatasync: what it should have made durable may be lost, and no later one that
+    /// succeeds would say so.
+    failed_sync: AtomicI32,
+}
+
+pub(crate) enum Kind {
+    File(File),
+    Memory(MemoryDisk),
+    #[cfg(feature = "sim")]
+    Sim(Arc<SimFile>),
+}
+
+impl Device {
+    pub(crate) fn new(path: Arc<str>, kind: Kind, size: u64) -> Arc<Self> {
+        Arc::new(Device {
+            path,
+            kind,
+            size: AtomicU64::new(size),
+            changes: AtomicU64::new(1),
+            failed_sync: AtomicI32::new(0),
+        })
+    }
+
+    /// The size in bytes, growing while extending writes complete.
+    pub(crate) fn size(&self) -> u64 {
+        self.size.load(Ordering::Acquire)
+    }
+
+    /// How many changes have completed.
+    pub(crate) fn changes(&self) -> u64 {
+        self.changes.load(Ordering::Acquire)
+    }
+
+    /// The error number of a failed fdatasync, 0 if none has failed.
+    pub(crate) fn failed_sync(&self) -> i32 {
+        self.failed_sync.load(Ordering::Acquire)
+    }
+
+    /// Takes note of a completed op, before anybody is told of it, whoever still waits for it.
+    pub(crate) fn note(&self, op: &Op, result: i32) {
+        match op.verb {
+            Verb::Read => return,
+            Verb::Sync => {
+                if result < 0 && !is_interruption(result) {
+                    self.failed_sync.store(-result, Ordering::Release);
+                }
+                return;
+            }
+            // A failed write may have changed anything.
+            Verb::Write | Verb::WriteDurable => {
+                if result > 0 {
+                    self.size
+                        .fetch_max(op.offset + u64::from(result.unsigned_abs()), Ordering::AcqRel);
+                }
+            }
+            Verb::Allocate(mode) => {
+                if result >= 0 && mode.extends() {
+                    self.size.fetch_max(op.offset + op.len, Ordering::AcqRel);
+                }
+            }
+            Verb::Truncate => {
+                if result >= 0 {
+                    self.size.store(op.offset, Ordering::Release);
+                }
+            }
+        }
+        self.changes.fetch_add(1, Ordering::AcqRel);
+    }
+}
+
+/// Whether an op did not run at all and may be issued again: interrupted, out of resources for the moment, or
+/// cancelled because the thread that had submitted it ended.
+pub(crate) fn is_interruption(result: i32) -> bool {
+    matches!(-result, libc::EINTR | libc::EAGAIN | libc::ECANCELED)
+}

@@ -1,0 +1,290 @@
+//! The side of a queue that its owner holds: requests on their way in, answers on their way out.
+//!
+//! Everything here belongs to the queue's thread. No borrow of a `RefCell` outlives a function, none is held while
+//! foreign code runs.
+
+use std::cell::{Cell, RefCell};
+use std::collections::VecDeque;
+use std::future::{Future, poll_fn};
+use std::pin::Pin;
+use std::rc::Rc;
+use std::sync::Arc;
+use std::task::{Context, Poll, Waker};
+
+use slab::Slab;
+
+use crate::error::{IoError, Operation, Result};
+use crate::memory::IoMem;
+use crate::request::{Completion, Flags, Request, WouldBlock};
+use crate::tasks::Spawned;
+use crate::wake::Wakeups;
+
+pub(crate) struct Inbox {
+    pub(crate) incoming: RefCell<VecDeque<Incoming>>,
+    pub(crate) withdrawn: RefCell<Vec<usize>>,
+    pub(crate) spawned: RefCell<Vec<Spawned>>,
+    pub(crate) completions: RefCell<VecDeque<Completion>>,
+    receipts: RefCell<Slab<Answer>>,
+    /// Futures that found the queue full; all are woken when a request ends.
+    starving: RefCell<Vec<Waker>>,
+    unfinished: Cell<usize>,
+    limit: usize,
+    closing: Cell<bool>,
+    wakeups: Arc<Wakeups>,
+}
+
+pub(crate) struct Incoming {
+    pub(crate) port: usize,
+    pub(crate) request: Request,
+    pub(crate) receipt: usize,
+}
+
+enum Answer {
+    /// To the list of completions, with this user data.
+    Listed(u64),
+    /// To a receipt that nobody has polled yet, or that waits with this waker.
+    Awaited(Option<Waker>),
+    /// The receipt was dropped: the request goes on, the answer is forgotten.
+    Forgotten,
+    Given(Result<()>),
+}
+
+impl Inbox {
+    pub(crate) fn new(limit: usize, wakeups: Arc<Wakeups>) -> Rc<Self> {
+        Rc::new(Inbox {
+            incoming: RefCell::default(),
+            withdrawn: RefCell::default(),
+            spawned: RefCell::default(),
+            completions: RefCell::default(),
+            receipts: RefCell::default(),
+            starving: RefCell::default(),
+            unfinished: Cell::new(0),
+            limit,
+            closing: Cell::new(false),
+            wakeups,
+        })
+    }
+
+    fn accept(
+        &self,
+        port: usize,
+        request: Request,
+        answer: Answer,
+    ) -> std::result::Result<usize, WouldBlock> {
+        if self.unfinished.get() >= self.limit || self.closing.get() {
+            return Err(WouldBlock(request));
+        }
+        self.unfinished.set(self.unfinished.get() + 1);
+        let receipt = self.receipts.borrow_mut().insert(answer);
+        self.incoming.borrow_mut().push_back(Incoming { port, request, receipt });
+        self.wakeups.kick();
+        Ok(receipt)
+    }
+
+    /// Gives the one answer of an accepted request.
+    pub(crate) fn answer(&self, receipt: usize, result: Result<()>) {
+        self.unfinished.set(self.unfinished.get() - 1);
+        let mut receipts = self.receipts.borrow_mut();
+        let answer = std::mem::replace(&mut receipts[receipt], Answer::Forgotten);
+        let waker = match answer {
+            Answer::Listed(user_data) => {
+                receipts.remove(receipt);
+                self.completions.borrow_mut().push_back(Completion { user_data, result });
+                None
+            }
+            Answer::Awaited(waker) => {
+                receipts[receipt] = Answer::Given(result);
+                waker
+            }
+            Answer::Forgotten => {
+                receipts.remove(receipt);
+                None
+            }
+            Answer::Given(_) => panic!("a request is answered once"),
+        };
+        drop(receipts);
+        let starving = std::mem::take(&mut *self.starving.borrow_mut());
+        starving.into_iter().chain(waker).for_each(Waker::wake);
+    }
+
+    /// Requests accepted and not answered.
+    pub(crate) fn unfinished(&self) -> usize {
+        self.unfinished.get()
+    }
+
+    pub(crate) fn close(&self) {
+        self.closing.set(true);
+    }
+}
+
+/// One target as seen from the thread of a queue that drives it. Clones are cheap.
+#[derive(Clone)]
+pub struct Disk {
+    pub(crate) inbox: Rc<Inbox>,
+    pub(crate) port: usize,
+    pub(crate) size: u64,
+    pub(crate) path: Arc<str>,
+}
+
+/// Names a request that was submitted with user data, to withdraw it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Ticket(usize);
+
+impl Disk {
+    /// The size in bytes when the target was attached.
+    pub fn size(&self) -> u64 {
+        self.size
+    }
+
+    /// Hands a request to the queue; its one completion carries `user_data` and is found in
+    /// [`Queue::completions`](crate::Queue::completions).
+    ///
+    /// # Errors
+    /// [`WouldBlock`] if the queue holds as many requests as it may: nothing was accepted.
+    pub fn queue(
+        &self,
+        request: Request,
+        user_data: u64,
+    ) -> std::result::Result<Ticket, WouldBlock> {
+        self.inbox.accept(self.port, request, Answer::Listed(user_data)).map(Ticket)
+    }
+
+    /// Hands a request to the queue and gives a future for its answer. The request belongs to the queue from here
+    /// on: dropping the receipt neither cancels nor releases anything.
+    ///
+    /// # Errors
+    /// [`WouldBlock`] as for [`Disk::queue`].
+    pub fn submit(&self, request: Request) -> std::result::Result<Receipt, WouldBlock> {
+        let key = self.inbox.accept(self.port, request, Answer::Awaited(None))?;
+        Ok(Receipt { inbox: self.inbox.clone(), key: Some(key) })
+    }
+
+    /// Asks for a request to be given up if it only waits: no operation and no cluster is its own yet. It is then
+    /// answered with ECANCELED; otherwise it goes on. The ticket must be of a request that is not answered.
+    pub fn withdraw(&self, ticket: Ticket) {
+        self.inbox.withdrawn.borrow_mut().push(ticket.0);
+        self.inbox.wakeups.kick();
+    }
+
+    /// Submits when there is room and waits for the answer.
+    ///
+    /// # Errors
+    /// What the request met.
+    pub async fn request(&self, request: Request) -> Result<()> {
+        let mut request = Some(request);
+        let receipt = poll_fn(|cx| {
+            if self.inbox.closing.get() {
+                return Poll::Ready(Err(IoError::new(
+                    &self.path,
+                    Operation::Open,
+                    0,
+                    libc::ESHUTDOWN,
+                )));
+            }
+            let asked = request.take().expect("put back below unless it was accepted");
+            match self.submit(asked) {
+                Ok(receipt) => Poll::Ready(Ok(receipt)),
+                Err(WouldBlock(back)) => {
+                    request = Some(back);
+                    self.inbox.starving.borrow_mut().push(cx.waker().clone());
+                    Poll::Pending
+                }
+            }
+        })
+        .await?;
+        receipt.await
+    }
+
+    /// Reads into `mem` from `offset`.
+    ///
+    /// # Errors
+    /// As [`Disk::request`].
+    pub async fn read(&self, offset: u64, mem: IoMem) -> Result<()> {
+        self.request(Request::read(offset, mem)).await
+    }
+
+    /// Writes `mem` at `offset`.
+    ///
+    /// # Errors
+    /// As [`Disk::request`].
+    pub async fn write(&self, offset: u64, mem: IoMem, flags: Flags) -> Result<()> {
+        self.request(Request::write(offset, mem).with(flags)).await
+    }
+
+    /// Makes `len` bytes at `offset` read as zeros.
+    ///
+    /// # Errors
+    /// As [`Disk::request`].
+    pub async fn write_zeroes(&self, offset: u64, len: u64, flags: Flags) -> Result<()> {
+        self.request(Request::write_zeroes(offset, len).with(flags)).await
+    }
+
+    /// Gives `len` bytes at `offset` back.
+    ///
+    /// # Errors
+    /// As [`Disk::request`].
+    pub async fn discard(&self, offset: u64, len: u64) -> Result<()> {
+        self.request(Request::discard(offset, len)).await
+    }
+
+    /// Makes everything answered before durable.
+    ///
+    /// # Errors
+    /// As [`Disk::request`].
+    pub async fn flush(&self) -> Result<()> {
+        self.request(Request::flush()).await
+    }
+}
+
+/// A future for the answer of a submitted request.
+#[must_use = "a receipt tells how the request ended"]
+pub struct Receipt {
+    inbox: Rc<Inbox>,
+    /// `None` once the answer was taken.
+    key: Option<usize>,
+}
+
+impl Receipt {
+    /// As [`Disk::withdraw`]; the receipt still tells how the request ended.
+    pub fn withdraw(&self) {
+        if let Some(key) = self.key {
+            self.inbox.withdrawn.borrow_mut().push(key);
+            self.inbox.wakeups.kick();
+        }
+    }
+}
+
+impl Future for Receipt {
+    type Output = Result<()>;
+
+    fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Result<()>> {
+        let key = self.key.expect("a receipt is not polled after it was ready");
+        let inbox = self.inbox.clone();
+        let mut receipts = inbox.receipts.borrow_mut();
+        match &mut receipts[key] {
+            Answer::Given(_) => {
+                self.key = None;
+                let Answer::Given(result) = receipts.remove(key) else {
+                    unreachable!("matched above")
+                };
+                Poll::Ready(result)
+            }
+            answer => {
+                *answer = Answer::Awaited(Some(cx.waker().clone()));
+                Poll::Pending
+            }
+        }
+    }
+}
+
+impl Drop for Receipt {
+    fn drop(&mut self) {
+        let Some(key) = self.key else { return };
+        let mut receipts = self.inbox.receipts.borrow_mut();
+        if let Answer::Given(_) = receipts[key] {
+            receipts.remove(key);
+        } else {
+            receipts[key] = Answer::Forgotten;
+        }
+    }
+}

@@ -1,0 +1,320 @@
+//! A lane: ops on their way to one ring and back.
+//!
+//! An op enters the slab when there is a slot, waits to be sent, is sent by whoever drives the ring, and stays in the
+//! slab, owning its memory, file and grant, until its completion comes back. The future that waits for it may be
+//! dropped at any time; that releases nothing the kernel still works on.
+//!
+//! One lock (*lane*) guards the slab. It is held for a few instructions and never while foreign code runs: owners of
+//! memory are dropped and wakers called outside it.
+
+use std::collections::VecDeque;
+use std::future::Future;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::task::{Context, Poll, Waker};
+
+use blkring_tracker::Guard;
+use blkring_tracker::sync::Mutex;
+use slab::Slab;
+
+use crate::device::Kind;
+use crate::op::{Op, Verb};
+use crate::target::Progress;
+
+/// The way to one ring. Clones share it.
+#[derive(Clone)]
+pub struct Lane {
+    shared: Arc<Shared>,
+    /// Told when an op takes a slot: its request no longer only waits.
+    progress: Option<Arc<Progress>>,
+}
+
+struct Shared {
+    state: Mutex<State>,
+}
+
+struct State {
+    ops: Slab<Entry>,
+    unsent: VecDeque<usize>,
+    /// Ops in the slab at most; a ring of one slot works.
+    depth: usize,
+    /// Those that found no slot. All are woken for each slot that comes free: no slot is handed to a future that
+    /// may never be polled again.
+    starving: Vec<Waker>,
+    /// Ops that have not completed.
+    running: usize,
+    counts: LaneCounts,
+}
+
+/// What went through a lane, for statistics and exact tests.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct LaneCounts {
+    /// Reads sent.
+    pub reads: u64,
+    /// Writes sent, durable ones included.
+    pub writes: u64,
+    /// Bytes of the writes sent.
+    pub bytes_written: u64,
+    /// fdatasyncs sent.
+    pub syncs: u64,
+    /// fallocates sent, in any mode.
+    pub allocates: u64,
+    /// ftruncates sent.
+    pub truncates: u64,
+}
+
+struct Entry {
+    /// Taken by in-memory and simulated devices when they accept it; here while a kernel works on it.
+    op: Option<Op>,
+    iovecs: Vec<libc::iovec>,
+    outcome: Option<Outcome>,
+    waker: Option<Waker>,
+    abandoned: bool,
+}
+
+// SAFETY: the iovecs are numbers for the kernel; nothing here dereferences them, and the memory they point at is kept
+// by the op's `IoMem`, which is Send. Test: the `issued_ops_move_between_threads` test would not compile without it.
+unsafe impl Send for Entry {}
+
+/// What came back for an op.
+pub(crate) struct Outcome {
+    /// As the kernel puts it: a count, zero, or a negative error number.
+    pub(crate) result: i32,
+    pub(crate) guard: Option<Guard>,
+}
+
+impl Lane {
+    pub(crate) fn new(depth: usize) -> Self {
+        let state = State {
+            ops: Slab::with_capacity(depth.min(1024)),
+            unsent: VecDeque::with_capacity(depth.min(1024)),
+            depth: depth.max(1),
+            starving: Vec::new(),
+            running: 0,
+            counts: LaneCounts::default(),
+        };
+        Lane { shared: Arc::new(Shared { state: Mutex::new(state) }), progress: None }
+    }
+
+    /// The same lane, for the ops of one request.
+    pub(crate) fn of_request(&self, progress: Arc<Progress>) -> Lane {
+        Lane { shared: self.shared.clone(), progress: Some(progress) }
+    }
+
+    /// A future that takes a slot when first polled and is ready when the op has completed.
+    pub(crate) fn issue(&self, op: Op) -> Issued {
+        Issued { lane: self.clone(), stage: Stage::Waiting(op) }
+    }
+
+    /// What has gone through so far.
+    pub fn counts(&self) -> LaneCounts {
+        self.shared.state.lock().counts
+    }
+
+    /// Ops sent or to be sent that have not completed.
+    pub(crate) fn unfinished(&self) -> usize {
+        self.shared.state.lock().running
+    }
+
+    /// Sends what is unsent. Ops for files go to `submit`, which is given the key to come back with; other devices
+    /// take theirs at once. Stops early if `submit` has no room.
+    pub(crate) fn send(
+        &self,
+        mut submit: impl FnMut(u64, &Op, &mut Vec<libc::iovec>) -> Sent,
+    ) -> usize {
+        let mut sent = 0;
+        loop {
+            let mut state = self.shared.state.lock();
+            let Some(key) = state.unsent.pop_front() else { return sent };
+            let entry = &mut state.ops[key];
+            let op = entry.op.as_ref().expect("an unsent op is in its entry");
+            if let Kind::File(_) = op.device.kind {
+                match submit(key as u64, op, &mut entry.iovecs) {
+                    Sent::Taken => (),
+                    Sent::NoRoom => {
+                        state.unsent.push_front(key);
+                        return sent;
+                    }
+                    Sent::Done(result) => {
+                        drop(state);
+                        self.complete(key as u64, result, None);
+                    }
+                }
+            } else {
+                let op = entry.op.take().expect("checked above");
+                drop(state);
+                self.accept(key, op);
+            }
+            sent += 1;
+        }
+    }
+
+    /// Hands an op to a device that is not a file of the kernel.
+    fn accept(&self, key: usize, op: Op) {
+        let device = op.device.clone();
+        match &device.kind {
+            Kind::File(_) => unreachable!("ops of files go to the ring"),
+            Kind::Memory(memory) => {
+                let result = memory.execute(&op);
+                self.complete(key as u64, result, Some(op));
+            }
+            #[cfg(feature = "sim")]
+            Kind::Sim(file) => file.accept(self.clone(), key as u64, op),
+        }
+    }
+
+    /// Takes note of a completion: the device first, then the memory is let go, then whoever waits is woken.
+    pub(crate) fn complete(&self, key: u64, result: i32, returned: Option<Op>) {
+        let key = usize::try_from(key).expect("keys come from the slab");
+        let op = returned.or_else(|| self.shared.state.lock().ops[key].op.take());
+        let op = op.expect("an op completes once");
+        op.device.note(&op, result);
+        let Op { mem, guard, .. } = op;
+        drop(mem);
+        let mut state = self.shared.state.lock();
+        state.running -= 1;
+        let entry = &mut state.ops[key];
+        if entry.abandoned {
+            state.ops.remove(key);
+            let starving = std::mem::take(&mut state.starving);
+            drop(state);
+            drop(guard);
+            starving.into_iter().for_each(Waker::wake);
+            return;
+        }
+        entry.outcome = Some(Outcome { result, guard });
+        let waker = entry.waker.take();
+        drop(state);
+        if let Some(waker) = waker {
+            waker.wake();
+        }
+    }
+}
+
+/// Whether a ring took an op.
+pub(crate) enum Sent {
+    /// Its completion will come.
+    Taken,
+    /// Not now; the op stays where it is.
+    NoRoom,
+    /// Done already, with this result.
+    Done(i32),
+}
+
+/// A future for one op. Dropping it gives up the outcome, not the op: once it has a slot it runs to its completion.
+#[must_use = "an op is issued when its future is polled"]
+pub(crate) struct Issued {
+    lane: Lane,
+    stage: Stage,
+}
+
+enum Stage {
+    Waiting(Op),
+    Running(usize),
+    Finished,
+}
+
+impl Future for Issued {
+    type Output = Outcome;
+
+    fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Outcome> {
+        let this = &mut *self;
+        let mut state = this.lane.shared.state.lock();
+        match std::mem::replace(&mut this.stage, Stage::Finished) {
+            Stage::Waiting(op) if state.ops.len() >= state.depth => {
+                state.starving.push(cx.waker().clone());
+                this.stage = Stage::Waiting(op);
+                Poll::Pending
+            }
+            Stage::Waiting(op) => {
+                if let Some(progress) = &this.lane.progress {
+                    progress.commit();
+                }
+                this.stage = Stage::Running(state.enter(op, cx.waker().clone()));
+                Poll::Pending
+            }
+            Stage::Running(key) => {
+                let entry = &mut state.ops[key];
+                let Some(outcome) = entry.outcome.take() else {
+                    entry.waker = Some(cx.waker().clone());
+                    this.stage = Stage::Running(key);
+                    return Poll::Pending;
+                };
+                state.leave(key);
+                let starving = std::mem::take(&mut state.starving);
+                drop(state);
+                starving.into_iter().for_each(Waker::wake);
+                Poll::Ready(outcome)
+            }
+            Stage::Finished => panic!("an issued op is polled again after it was ready"),
+        }
+    }
+}
+
+impl Drop for Issued {
+    fn drop(&mut self) {
+        let Stage::Running(key) = self.stage else { return };
+        let mut state = self.lane.shared.state.lock();
+        let entry = &mut state.ops[key];
+        entry.waker = None;
+        if let Some(outcome) = entry.outcome.take() {
+            state.leave(key);
+            let starving = std::mem::take(&mut state.starving);
+            drop(state);
+            drop(outcome);
+            starving.into_iter().for_each(Waker::wake);
+        } else {
+            entry.abandoned = true;
+        }
+    }
+}
+
+impl State {
+    fn enter(&mut self, op: Op, waker: Waker) -> usize {
+        self.counts.note(&op);
+        let entry = Entry {
+            op: Some(op),
+            iovecs: Vec::new(),
+            outcome: None,
+            waker: Some(waker),
+            abandoned: false,
+        };
+        let key = self.ops.insert(entry);
+        self.unsent.push_back(key);
+        self.running += 1;
+        key
+    }
+
+    fn leave(&mut self, key: usize) {
+        self.ops.remove(key);
+    }
+}
+
+impl LaneCounts {
+    fn note(&mut self, op: &Op) {
+        match op.verb {
+            Verb::Read => self.reads += 1,
+            Verb::Write | Verb::WriteDurable => {
+                self.writes += 1;
+                self.bytes_written += op.len;
+            }
+            Verb::Sync => self.syncs += 1,
+            Verb::Allocate(_) => self.allocates += 1,
+            Verb::Truncate => self.truncates += 1,
+        }
+    }
+
+    /// The counts of two lanes together.
+    #[must_use]
+    pub fn plus(self, other: LaneCounts) -> LaneCounts {
+        LaneCounts {
+            reads: self.reads + other.reads,
+            writes: self.writes + other.writes,
+            bytes_written: self.bytes_written + other.bytes_written,
+            syncs: self.syncs + other.syncs,
+            allocates: self.allocates + other.allocates,
+            truncates: self.truncates + other.truncates,
+        }
+    }
+}

@@ -1,0 +1,78 @@
+//! One operation for the kernel, or for what stands in for it.
+
+use std::sync::Arc;
+
+use blkring_tracker::Guard;
+
+use crate::device::Device;
+use crate::memory::IoMem;
+
+/// What an op does.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Verb {
+    Read,
+    Write,
+    /// A write that is durable when it completes (RWF_DSYNC).
+    WriteDurable,
+    /// fdatasync.
+    Sync,
+    /// fallocate.
+    Allocate(Allocate),
+    /// ftruncate to `offset`.
+    Truncate,
+}
+
+/// The modes of fallocate(2) in use.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Allocate {
+    /// Plain: space is there, old bytes stay, the file may grow.
+    Grow,
+    /// Reads as zeros, space is there, the file may grow.
+    ZeroRange,
+    /// Reads as zeros, space given back, the size stays.
+    PunchHole,
+}
+
+impl Allocate {
+    pub(crate) fn mode(self) -> i32 {
+        match self {
+            Allocate::Grow => 0,
+            Allocate::ZeroRange => libc::FALLOC_FL_ZERO_RANGE,
+            Allocate::PunchHole => libc::FALLOC_FL_PUNCH_HOLE | libc::FALLOC_FL_KEEP_SIZE,
+        }
+    }
+
+    /// Whether the file grows when the range ends beyond it.
+    pub(crate) fn extends(self) -> bool {
+        self != Allocate::PunchHole
+    }
+}
+
+/// An operation with everything that must live until its completion: the memory, the file, and the tracker's grant.
+pub(crate) struct Op {
+    pub(crate) device: Arc<Device>,
+    pub(crate) verb: Verb,
+    pub(crate) offset: u64,
+    /// Length in bytes; of `mem` where there is one.
+    pub(crate) len: u64,
+    pub(crate) mem: Option<IoMem>,
+    /// Given back with the outcome, or released at completion if nobody waits any more.
+    pub(crate) guard: Option<Guard>,
+}
+
+impl Op {
+    pub(crate) fn transfer(device: &Arc<Device>, verb: Verb, offset: u64, mem: IoMem) -> Self {
+        let len = mem.len() as u64;
+        Op { device: device.clone(), verb, offset, len, mem: Some(mem), guard: None }
+    }
+
+    pub(crate) fn plain(device: &Arc<Device>, verb: Verb, offset: u64, len: u64) -> Self {
+        Op { device: device.clone(), verb, offset, len, mem: None, guard: None }
+    }
+
+    /// Ties the grant to the op: if the future is dropped, the range is released at the completion, not before.
+    pub(crate) fn under(mut self, guard: Guard) -> Self {
+        self.guard = Some(guard);
+        self
+    }
+}

@@ -1,0 +1,447 @@
+//! A queue: one thread's ring, its executor, and the requests that it has accepted.
+//!
+//! A turn of a queue is flat: reap completions, take in new requests, poll the tasks that were woken, send what they
+//! issued. Completions are collected before anything runs because of them.
+
+use std::future::Future;
+use std::io;
+use std::marker::PhantomData;
+use std::os::fd::{AsRawFd, RawFd};
+use std::rc::Rc;
+use std::sync::Arc;
+use std::task::{Context as TaskContext, Poll};
+
+use crate::error::{IoError, Operation};
+use crate::inbox::{Disk, Inbox, Incoming};
+use crate::lane::{Lane, LaneCounts, Sent};
+use crate::request::Completion;
+use crate::service::Service;
+use crate::sys::EventFd;
+use crate::target::Target;
+use crate::tasks::{Body, Pool, Tasks, pool};
+use crate::uring::{Completed, Issuer, RESERVED_KEYS, RingUnavailable, Uring};
+use crate::wake::Wakeups;
+
+/// The key of the queue's own wake-up event; services follow.
+const WAKE_KEY: u64 = RESERVED_KEYS;
+
+/// Rounds of polling in one turn at most, so that a turn ends although tasks keep each other awake.
+const ROUNDS: usize = 16;
+
+/// How large a queue is.
+#[derive(Debug, Clone, Copy)]
+#[non_exhaustive]
+pub struct QueueOptions {
+    /// Requests accepted and not answered at most; one more is refused with would-block.
+    pub requests: usize,
+    /// Operations in the ring at most (a power of two); requests wait for a slot.
+    pub depth: u32,
+}
+
+impl Default for QueueOptions {
+    fn default() -> Self {
+        QueueOptions { requests: 256, depth: 128 }
+    }
+}
+
+impl QueueOptions {
+    /// Options with room for `requests` requests and as many operations (rounded up to a power of two).
+    pub fn with_requests(requests: usize) -> Self {
+        let depth = u32::try_from(requests.clamp(1, 4096).next_power_of_two()).unwrap_or(4096);
+        QueueOptions { requests: requests.max(1), depth }
+    }
+
+    /// The same with `depth` slots in the ring.
+    #[must_use]
+    pub fn depth(mut self, depth: u32) -> Self {
+        self.depth = depth;
+        self
+    }
+}
+
+/// A queue that has its ring and not yet its thread. Made before a sandbox is entered, if wanted.
+pub struct QueueSeed {
+    uring: Option<Uring>,
+    event: Option<EventFd>,
+    options: QueueOptions,
+}
+
+impl QueueSeed {
+    /// Sets the ring up, disabled.
+    ///
+    /// # Errors
+    /// [`RingUnavailable`], which says what is in the way.
+    pub fn new(options: QueueOptions) -> std::result::Result<Self, RingUnavailable> {
+        let uring = Uring::new(options.depth, Issuer::One)?;
+        let event = EventFd::new()?;
+        Ok(QueueSeed { uring: Some(uring), event: Some(event), options })
+    }
+
+    /// A queue without a ring, for targets in memory and simulated ones. It never sleeps: its owner calls
+    /// [`Queue::turn`].
+    pub fn without_ring(options: QueueOptions) -> Self {
+        QueueSeed { uring: None, event: None, options }
+    }
+
+    /// Gives the ring to the calling thread, which is its only issuer from here on.
+    ///
+    /// # Errors
+    /// Of the kernel; EEXIST if the ring has another issuer.
+    pub fn start(self) -> io::Result<Queue> {
+        let wakeups = Wakeups::new(self.event);
+        let mut uring = self.uring;
+        if let Some(uring) = &mut uring {
+            uring.enable()?;
+            let event = wakeups.event().expect("a queue with a ring has an event");
+            uring.watch(event.as_raw_fd(), WAKE_KEY)?;
+        }
+        Ok(Queue {
+            inbox: Inbox::new(self.options.requests, wakeups.clone()),
+            lane: Lane::new(self.options.depth as usize),
+            tasks: Tasks::new(wakeups.clone()),
+            uring,
+            wakeups,
+            ports: Vec::new(),
+            services: Vec::new(),
+            notify: None,
+            batch: Vec::new(),
+            completed: Vec::new(),
+            enters: 0,
+            _one_thread: PhantomData,
+        })
+    }
+}
+
+/// One thread's way to any number of targets.
+pub struct Queue {
+    // The order of fields matters: tasks and ports, whose futures hold grants, are dropped after `Drop::drop` has
+    // waited for the operations that they issued.
+    inbox: Rc<Inbox>,
+    lane: Lane,
+    tasks: Tasks,
+    ports: Vec<Box<dyn Pool>>,
+    uring: Option<Uring>,
+    wakeups: Arc<Wakeups>,
+    services: Vec<Arc<Service>>,
+    notify: Option<EventFd>,
+    batch: Vec<usize>,
+    completed: Vec<Completed>,
+    enters: u64,
+    _one_thread: PhantomData<*const ()>,
+}
+
+/// What a turn left.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Turn {
+    /// Something was done or is ready: call again.
+    Busy,
+    /// Nothing to do until a completion or a wake-up comes.
+    Idle,
+}
+
+impl Queue {
+    /// Makes `target` reachable from this queue.
+    ///
+    /// # Errors
+    /// If the target's shared ring cannot be watched.
+    pub fn attach<T: Target>(&mut self, target: &Arc<T>) -> io::Result<Disk> {
+        if let Some(service) = target.service() {
+            self.watch_service(service)?;
+        }
+        let port = self.ports.len();
+        self.ports.push(pool(target.clone(), self.lane.clone(), self.inbox.clone()));
+        Ok(Disk {
+            inbox: self.inbox.clone(),
+            port,
+            size: target.size(),
+            path: target.path().clone(),
+        })
+    }
+
+    fn watch_service(&mut self, service: &Arc<Service>) -> io::Result<()> {
+        if self.services.iter().any(|known| Arc::ptr_eq(known, service)) {
+            return Ok(());
+        }
+        if let (Some(uring), Some(event)) = (&mut self.uring, service.event()) {
+            uring.watch(event.as_raw_fd(), WAKE_KEY + 1 + self.services.len() as u64)?;
+        }
+        self.services.push(service.clone());
+        Ok(())
+    }
+
+    /// Adds a future to this queue's executor.
+    pub fn spawn(&mut self, future: impl Future<Output = ()> + 'static) {
+        self.tasks.add(Body::Spawned(Some(Box::pin(future))));
+    }
+
+    /// Runs the queue until `future` is ready.
+    ///
+    /// # Errors
+    /// If the ring fails as a whole.
+    ///
+    /// # Panics
+    /// On a queue without a ring if nothing can ever wake the future.
+    pub fn block_on<F: Future>(&mut self, future: F) -> io::Result<F::Output> {
+        let mut future = std::pin::pin!(future);
+        let key = self.tasks.add(Body::Spawned(Some(Box::pin(std::future::pending()))));
+        let output = loop {
+            let waker = self.tasks.waker(key);
+            if let Poll::Ready(output) = future.as_mut().poll(&mut TaskContext::from_waker(&waker))
+            {
+                break output;
+            }
+            if self.turn()? == Turn::Idle {
+                assert!(self.uring.is_some(), "nothing can wake a queue without a ring");
+                self.sleep()?;
+            }
+        };
+        self.tasks.remove(key);
+        Ok(output)
+    }
+
+    /// One turn, without waiting.
+    ///
+    /// # Errors
+    /// If the ring fails as a whole.
+    pub fn turn(&mut self) -> io::Result<Turn> {
+        self.wakeups.get_up();
+        let mut busy = self.reap()?;
+        for _ in 0..ROUNDS {
+            let progress = self.take_in() | self.poll_woken() | self.send()?;
+            busy |= progress;
+            if !progress {
+                break;
+            }
+        }
+        let resting = self.wakeups.lie_down();
+        Ok(if busy || !resting { Turn::Busy } else { Turn::Idle })
+    }
+
+    /// Sleeps until there is something to do, then takes a turn.
+    ///
+    /// # Errors
+    /// If the ring fails as a whole.
+    pub fn wait(&mut self) -> io::Result<Turn> {
+        if self.turn()? == Turn::Idle && self.uring.is_some() {
+            self.sleep()?;
+            return self.turn();
+        }
+        Ok(Turn::Busy)
+    }
+
+    /// Turns until no accepted request is unanswered.
+    ///
+    /// # Errors
+    /// If the ring fails as a whole.
+    pub fn drain(&mut self) -> io::Result<()> {
+        while self.inbox.unfinished() > 0 {
+            if self.turn()? == Turn::Idle {
+                self.sleep()?;
+            }
+        }
+        Ok(())
+    }
+
+    /// The completions of requests submitted with user data, oldest first.
+    pub fn completions(&mut self) -> impl Iterator<Item = Completion> + use<> {
+        std::mem::take(&mut *self.inbox.completions.borrow_mut()).into_iter()
+    }
+
+    /// Requests accepted and not answered.
+    pub fn unfinished(&self) -> usize {
+        self.inbox.unfinished()
+    }
+
+    /// A descriptor that becomes readable when a turn has something to do. For the owner's epoll loop: read it, then
+    /// turn until [`Turn::Idle`].
+    ///
+    /// # Errors
+    /// Of the kernel, or ENOTSUP for a queue without a ring.
+    pub fn event_fd(&mut self) -> io::Result<RawFd> {
+        let Some(uring) = &self.uring else {
+            return Err(io::Error::from_raw_os_error(libc::ENOTSUP));
+        };
+        if self.notify.is_none() {
+            let event = EventFd::new()?;
+            uring.signal_to(event.as_raw_fd())?;
+            event.signal();
+            self.notify = Some(event);
+        }
+        Ok(self.notify.as_ref().expect("made above").as_raw_fd())
+    }
+
+    /// What this queue has issued so far.
+    pub fn counts(&self) -> LaneCounts {
+        self.lane.counts()
+    }
+
+    /// The set-up flags that the kernel took for this queue's ring, without their prefix; `None` without a ring.
+    pub fn ring_flags(&self) -> Option<&'static str> {
+        self.uring.as_ref().map(Uring::setup)
+    }
+
+    /// How often the kernel was entered for this queue's ring.
+    pub fn enters(&self) -> u64 {
+        self.enters
+    }
+
+    /// Begins the removal of the queue: nothing more is accepted, what only waits is answered with ECANCELED, the
+    /// rest runs to its end. The queue may be dropped when [`Queue::unfinished`] is 0.
+    pub fn retire(&mut self) {
+        self.inbox.close();
+        self.take_in();
+        for key in self.tasks.keys() {
+            self.withdraw(key);
+        }
+    }
+
+    fn withdraw(&mut self, key: usize) {
+        let Some(Body::Request { pool, place, receipt }) = self.tasks.get_mut(key) else { return };
+        let (pool, place, receipt) = (*pool, *place, *receipt);
+        if self.ports[pool].withdraw(place) {
+            self.tasks.remove(key);
+            self.inbox.answer(receipt, Err(canceled()));
+        }
+    }
+
+    fn reap(&mut self) -> io::Result<bool> {
+        let mut busy = false;
+        if let Some(uring) = &mut self.uring {
+            if uring.has_work() {
+                uring.enter(0)?;
+                self.enters += 1;
+            }
+            uring.reap(&mut self.completed);
+        }
+        let mut completed = std::mem::take(&mut self.completed);
+        for one in completed.drain(..) {
+            busy = true;
+            if one.key < RESERVED_KEYS {
+                self.lane.complete(one.key, one.result, None);
+            } else {
+                self.note_event(one)?;
+            }
+        }
+        self.completed = completed;
+        Ok(busy)
+    }
+
+    fn note_event(&mut self, event: Completed) -> io::Result<()> {
+        let fd = if event.key == WAKE_KEY {
+            let own = self.wakeups.event().expect("a queue with a ring has an event");
+            own.take();
+            Some(own.as_raw_fd())
+        } else {
+            let service = usize::try_from(event.key - WAKE_KEY - 1).expect("an index of services");
+            self.services.get(service).and_then(|s| s.event()).map(AsRawFd::as_raw_fd)
+        };
+        match (&mut self.uring, fd) {
+            (Some(uring), Some(fd)) if !event.more => uring.watch(fd, event.key),
+            _ => Ok(()),
+        }
+    }
+
+    fn take_in(&mut self) -> bool {
+        let mut progress = false;
+        for future in self.inbox.spawned.take() {
+            self.spawn(future);
+            progress = true;
+        }
+        loop {
+            let Some(Incoming { port, request, receipt }) =
+                self.inbox.incoming.borrow_mut().pop_front()
+            else {
+                break;
+            };
+            let place = self.ports[port].start(request);
+            self.tasks.add(Body::Request { pool: port, place, receipt });
+            progress = true;
+        }
+        for receipt in self.inbox.withdrawn.take() {
+            if let Some(key) = self.tasks.of_receipt(receipt) {
+                self.withdraw(key);
+            }
+        }
+        progress
+    }
+
+    fn poll_woken(&mut self) -> bool {
+        let mut batch = std::mem::take(&mut self.batch);
+        self.wakeups.take(&mut batch);
+        let progress = !batch.is_empty();
+        for key in batch.drain(..) {
+            self.poll_task(key);
+        }
+        self.batch = batch;
+        progress
+    }
+
+    fn poll_task(&mut self, key: usize) {
+        let waker = self.tasks.waker(key);
+        let mut cx = TaskContext::from_waker(&waker);
+        match self.tasks.get_mut(key) {
+            None => (),
+            Some(Body::Request { pool, place, receipt }) => {
+                let (pool, place, receipt) = (*pool, *place, *receipt);
+                if let Poll::Ready(result) = self.ports[pool].poll(place, &mut cx) {
+                    self.ports[pool].finish(place);
+                    self.tasks.remove(key);
+                    self.inbox.answer(receipt, result);
+                }
+            }
+            Some(Body::Spawned(future)) => {
+                let Some(mut taken) = future.take() else { return };
+                if taken.as_mut().poll(&mut cx).is_ready() {
+                    self.tasks.remove(key);
+                } else if let Some(Body::Spawned(place)) = self.tasks.get_mut(key) {
+                    *place = Some(taken);
+                }
+            }
+        }
+    }
+
+    /// Sends what this queue's tasks and the shared work of its targets have issued.
+    fn send(&mut self) -> io::Result<bool> {
+        let mut progress = match &mut self.uring {
+            Some(uring) => {
+                let filled = uring.fill(&self.lane)?;
+                if filled > 0 {
+                    uring.enter(0)?;
+                    self.enters += 1;
+                }
+                false
+            }
+            None => self.lane.send(|_, _, _| Sent::Done(-libc::EBADF)) > 0,
+        };
+        for service in &self.services {
+            progress |= service.turn()?;
+        }
+        Ok(progress)
+    }
+
+    fn sleep(&mut self) -> io::Result<()> {
+        if let Some(uring) = &mut self.uring {
+            uring.enter(1)?;
+            self.enters += 1;
+        }
+        Ok(())
+    }
+}
+
+fn canceled() -> IoError {
+    IoError::new(&"request".into(), Operation::Open, 0, libc::ECANCELED)
+}
+
+impl Drop for Queue {
+    /// Waits for the operations in the kernel: their memory and grants are released no earlier.
+    fn drop(&mut self) {
+        while self.uring.is_some() && self.lane.unfinished() > 0 {
+            let settled = self.send().and_then(|_| self.sleep()).and_then(|()| self.reap());
+            if let Err(error) = settled {
+                tracing::error!(%error, "a queue's operations could not be waited for; their memory is leaked");
+                std::mem::forget(self.lane.clone());
+                return;
+            }
+        }
+    }
+}

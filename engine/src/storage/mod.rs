@@ -1,0 +1,169 @@
+//! Storage: the bytes of one file, through a request tracker.
+//!
+//! A request is aligned (or bounced), admitted by the tracker, done by one or more ops that carry its grant, and
+//! answered. Under a grant a request waits for its own ops and its own widening only, so a storage grant is a leaf
+//! of every wait.
+
+mod extents;
+mod flush;
+mod open;
+mod size;
+mod transfer;
+mod zero;
+
+use std::sync::Arc;
+
+use blkring_tracker::sync::atomic::{AtomicU64, Ordering};
+use blkring_tracker::{Guard, Statistics, Tracker};
+
+pub use extents::{Extent, ExtentKind};
+pub use open::{Access, Cache, OpenError, OpenOptions};
+
+use crate::buffers::BufferPool;
+use crate::device::{Device, Kind, is_interruption};
+use crate::error::{IoError, Operation, Result};
+use crate::lane::Lane;
+use crate::memory_disk::MemoryDisk;
+use crate::op::Op;
+use crate::request::Flags;
+use crate::variant::Variants;
+
+/// How often an interrupted op is issued again before its error number is believed.
+const RETRIES: usize = 1000;
+
+/// One file, device or memory, shared by any number of queues.
+pub struct Storage {
+    device: Arc<Device>,
+    tracker: Arc<Tracker>,
+    buffers: Arc<BufferPool>,
+    /// Offsets and lengths of ops are multiples of this, in bytes.
+    alignment: u64,
+    /// Memory of ops starts and ends at multiples of this.
+    memory_alignment: usize,
+    access: Access,
+    zeroing: zero::Modes,
+    /// The changes that the last successful fdatasync covered.
+    synced: AtomicU64,
+    variants: Variants,
+}
+
+impl Storage {
+    pub(crate) fn over(
+        device: Arc<Device>,
+        alignment: u64,
+        access: Access,
+        buffers: Arc<BufferPool>,
+    ) -> Self {
+        Storage {
+            device,
+            tracker: Tracker::new(),
+            buffers,
+            alignment,
+            memory_alignment: usize::try_from(alignment).expect("alignments are small"),
+            access,
+            zeroing: zero::Modes::default(),
+            synced: AtomicU64::new(0),
+            variants: Variants::default(),
+        }
+    }
+
+    /// A storage in memory that starts as `bytes` and may grow to `limit` bytes. Every op completes when it is sent.
+    pub fn in_memory(name: &str, bytes: Vec<u8>, limit: usize) -> Self {
+        let size = bytes.len() as u64;
+        let kind = Kind::Memory(MemoryDisk::new(bytes, limit));
+        Storage::over(
+            Device::new(name.into(), kind, size),
+            1,
+            Access::ReadWrite,
+            BufferPool::new(1 << 20),
+        )
+    }
+
+    /// The contents of a storage in memory; `None` for others.
+    pub fn memory_contents(&self) -> Option<Vec<u8>> {
+        match &self.device.kind {
+            Kind::Memory(memory) => Some(memory.contents()),
+            _ => None,
+        }
+    }
+
+    /// The same storage with rules broken, for tests.
+    #[cfg(feature = "variants")]
+    #[must_use]
+    pub fn with_variants(mut self, variants: Variants) -> Self {
+        self.variants = variants;
+        self
+    }
+
+    /// The name it was opened by.
+    pub fn path(&self) -> &Arc<str> {
+        &self.device.path
+    }
+
+    /// The size in bytes, as far as completed operations tell.
+    pub fn size(&self) -> u64 {
+        self.device.size()
+    }
+
+    /// What offsets and lengths must be multiples of so that nothing is bounced, in bytes.
+    pub fn alignment(&self) -> u64 {
+        self.alignment
+    }
+
+    /// Whether it may be written.
+    pub fn access(&self) -> Access {
+        self.access
+    }
+
+    /// The flags that requests may carry here. `NO_FALLBACK` zero-writes may still fail with ENOTSUP, once.
+    pub fn supported_flags(&self) -> Flags {
+        let mut flags = Flags::FUA | Flags::MAY_UNMAP;
+        flags.set(Flags::NO_FALLBACK, self.zeroing.may_be_fast());
+        flags
+    }
+
+    /// What the tracker has seen.
+    pub fn statistics(&self) -> Statistics {
+        self.tracker.statistics()
+    }
+
+    /// The buffers that unaligned requests are copied through.
+    pub fn buffers(&self) -> &Arc<BufferPool> {
+        &self.buffers
+    }
+
+    fn error(&self, operation: Operation, offset: u64, errno: i32) -> IoError {
+        IoError::new(&self.device.path, operation, offset, errno)
+    }
+
+    fn check_writable(&self, operation: Operation, offset: u64) -> Result<()> {
+        match self.access {
+            Access::ReadWrite => Ok(()),
+            Access::ReadOnly => Err(self.error(operation, offset, libc::EBADF)),
+        }
+    }
+
+    /// The end of a range, or the error that a file of that size would give.
+    fn check_range(&self, operation: Operation, offset: u64, len: u64) -> Result<u64> {
+        let end = offset.checked_add(len).filter(|&end| i64::try_from(end).is_ok());
+        end.ok_or_else(|| self.error(operation, offset, libc::EFBIG))
+    }
+
+    /// Issues an op under a grant until it was not merely interrupted, and gives the grant back.
+    async fn issue(&self, lane: &Lane, guard: Guard, op: impl Fn() -> Op) -> (i32, Guard) {
+        let mut guard = guard;
+        let mut tries = 0;
+        loop {
+            let outcome = lane.issue(op().under(guard)).await;
+            guard = outcome.guard.expect("an op gives back the grant that it carried");
+            tries += 1;
+            if !is_interruption(outcome.result) || tries == RETRIES {
+                return (outcome.result, guard);
+            }
+        }
+    }
+
+    fn note_synced(&self, changes: u64) {
+        self.synced.fetch_max(changes, Ordering::AcqRel);
+    }
+}

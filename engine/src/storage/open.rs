@@ -1,0 +1,168 @@
+//! Opening a regular file.
+
+use std::fs::{self, File};
+use std::os::unix::fs::{FileTypeExt, OpenOptionsExt};
+use std::path::Path;
+use std::sync::Arc;
+
+use super::Storage;
+use crate::buffers::BufferPool;
+use crate::device::{Device, Kind};
+use crate::error::{IoError, Operation};
+use crate::sys;
+
+/// Whether a storage may be written.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum Access {
+    /// Reads only; everything else is EBADF.
+    #[default]
+    ReadOnly,
+    /// Reads and writes.
+    ReadWrite,
+}
+
+/// Whether the host's page cache is used.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum Cache {
+    /// Through the page cache.
+    #[default]
+    Cached,
+    /// Around it (O_DIRECT).
+    Direct,
+}
+
+/// How to open a file.
+#[derive(Debug, Clone)]
+#[non_exhaustive]
+pub struct OpenOptions {
+    /// Whether it may be written.
+    pub access: Access,
+    /// Whether the page cache is used.
+    pub cache: Cache,
+    /// Bytes for bounce buffers.
+    pub buffer_budget: usize,
+}
+
+impl Default for OpenOptions {
+    fn default() -> Self {
+        OpenOptions { access: Access::ReadOnly, cache: Cache::Cached, buffer_budget: 4 << 20 }
+    }
+}
+
+impl OpenOptions {
+    /// Read-only, cached.
+    pub fn new() -> Self {
+        OpenOptions::default()
+    }
+
+    /// The same with this access.
+    #[must_use]
+    pub fn access(mut self, access: Access) -> Self {
+        self.access = access;
+        self
+    }
+
+    /// The same with this use of the page cache.
+    #[must_use]
+    pub fn cache(mut self, cache: Cache) -> Self {
+        self.cache = cache;
+        self
+    }
+}
+
+/// Why a file could not be opened as a storage.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum OpenError {
+    /// The kernel refused.
+    #[error("{0}")]
+    Io(#[from] IoError),
+    /// Not something with bytes at offsets that this build can use.
+    #[error("{path}: is {what}, and only regular files can be opened")]
+    NotRegular {
+        /// The file.
+        path: Arc<str>,
+        /// What it is.
+        what: &'static str,
+    },
+    /// Direct I/O was asked for and no alignment works.
+    #[error("{path}: direct I/O is not possible here: open it cached")]
+    NoDirectIo {
+        /// The file.
+        path: Arc<str>,
+    },
+}
+
+impl OpenError {
+    /// The error number that a program would report.
+    pub fn errno(&self) -> i32 {
+        match self {
+            OpenError::Io(error) => error.errno,
+            OpenError::NotRegular { .. } => libc::ENOTSUP,
+            OpenError::NoDirectIo { .. } => libc::EINVAL,
+        }
+    }
+}
+
+impl Storage {
+    /// Opens the regular file at `path`.
+    ///
+    /// # Errors
+    /// [`OpenError`]; nothing is created.
+    pub fn open(path: &Path, options: &OpenOptions) -> Result<Storage, OpenError> {
+        let name: Arc<str> = path.to_string_lossy().into();
+        let failed = |error: std::io::Error| {
+            let errno = error.raw_os_error().unwrap_or(libc::EIO);
+            OpenError::from(IoError::new(&name, Operation::Open, 0, errno))
+        };
+        let flags = match options.cache {
+            Cache::Cached => 0,
+            Cache::Direct => libc::O_DIRECT,
+        };
+        let write = options.access == Access::ReadWrite;
+        let opening = fs::OpenOptions::new().read(true).write(write).custom_flags(flags).open(path);
+        let file = match opening {
+            Err(error) if flags != 0 && error.raw_os_error() == Some(libc::EINVAL) => {
+                return Err(OpenError::NoDirectIo { path: name });
+            }
+            other => other.map_err(failed)?,
+        };
+        let metadata = file.metadata().map_err(failed)?;
+        if let Some(what) = kind_of(metadata.file_type()) {
+            return Err(OpenError::NotRegular { path: name, what });
+        }
+        let (alignment, memory_alignment) = alignment(&file, options.cache);
+        let device = Device::new(name, Kind::File(file), metadata.len());
+        let buffers = BufferPool::new(options.buffer_budget);
+        let mut storage = Storage::over(device, alignment, options.access, buffers);
+        storage.memory_alignment = memory_alignment;
+        Ok(storage)
+    }
+}
+
+/// What a file is, unless it is a regular one.
+fn kind_of(kind: fs::FileType) -> Option<&'static str> {
+    if kind.is_file() {
+        return None;
+    }
+    Some(if kind.is_dir() {
+        "a directory"
+    } else if kind.is_block_device() {
+        "a block device"
+    } else if kind.is_char_device() {
+        "a character device"
+    } else {
+        "a pipe or socket"
+    })
+}
+
+/// Alignment of offsets and of memory. As the kernel tells it; where it does not (before Linux 6.1, or a file system
+/// without an answer), the largest that any device here asks for.
+fn alignment(file: &File, cache: Cache) -> (u64, usize) {
+    const UNKNOWN: u32 = 4096;
+    if cache == Cache::Cached {
+        return (1, 1);
+    }
+    let (memory, offset) = sys::direct_io_alignment(file).unwrap_or((UNKNOWN, UNKNOWN));
+    (u64::from(offset.max(1)), memory.max(1) as usize)
+}

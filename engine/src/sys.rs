@@ -1,0 +1,119 @@
+//! The few system calls that have no safe wrapper.
+
+use std::fs::File;
+use std::io;
+use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
+
+/// A counter in the kernel that can be polled: wakes a queue that sleeps.
+pub(crate) struct EventFd(OwnedFd);
+
+impl EventFd {
+    pub(crate) fn new() -> io::Result<Self> {
+        // SAFETY: eventfd takes no pointers. Test: `an_event_is_seen_once`.
+        let fd = unsafe { libc::eventfd(0, libc::EFD_CLOEXEC | libc::EFD_NONBLOCK) };
+        if fd < 0 {
+            return Err(io::Error::last_os_error());
+        }
+        // SAFETY: the descriptor is new and nobody else owns it.
+        Ok(EventFd(unsafe { OwnedFd::from_raw_fd(fd) }))
+    }
+
+    pub(crate) fn signal(&self) {
+        let one = 1u64;
+        // SAFETY: eight readable bytes on the stack. A full counter (EAGAIN) is a signal as well.
+        unsafe {
+            libc::write(self.0.as_raw_fd(), (&raw const one).cast(), 8);
+        }
+    }
+
+    /// Takes what was signalled since the last call.
+    pub(crate) fn take(&self) -> u64 {
+        let mut count = 0u64;
+        // SAFETY: eight writable bytes on the stack; an error leaves them zero.
+        unsafe {
+            libc::read(self.0.as_raw_fd(), (&raw mut count).cast(), 8);
+        }
+        count
+    }
+}
+
+impl AsRawFd for EventFd {
+    fn as_raw_fd(&self) -> RawFd {
+        self.0.as_raw_fd()
+    }
+}
+
+/// Waits until `fd` is readable or `milliseconds` are over.
+pub(crate) fn wait_readable(fd: RawFd, milliseconds: i32) {
+    let mut poll = libc::pollfd { fd, events: libc::POLLIN, revents: 0 };
+    // SAFETY: one pollfd on the stack.
+    unsafe {
+        libc::poll(&raw mut poll, 1, milliseconds);
+    }
+}
+
+/// Which bytes of a file hold data: see lseek(2).
+#[derive(Clone, Copy)]
+pub(crate) enum Seek {
+    Data,
+    Hole,
+}
+
+/// The next data or hole at or after `offset`; `None` if there is none (ENXIO).
+pub(crate) fn seek(file: &File, what: Seek, offset: u64) -> io::Result<Option<u64>> {
+    let whence = match what {
+        Seek::Data => libc::SEEK_DATA,
+        Seek::Hole => libc::SEEK_HOLE,
+    };
+    let Ok(offset) = i64::try_from(offset) else { return Ok(None) };
+    // SAFETY: lseek takes no pointers; nothing else uses the file position.
+    let at = unsafe { libc::lseek(file.as_raw_fd(), offset, whence) };
+    match u64::try_from(at) {
+        Ok(at) => Ok(Some(at)),
+        Err(_) => match io::Error::last_os_error() {
+            error if error.raw_os_error() == Some(libc::ENXIO) => Ok(None),
+            error => Err(error),
+        },
+    }
+}
+
+/// Direct-I/O alignment as the kernel tells it (Linux 6.1): memory and offset, in bytes; `None` if it does not.
+pub(crate) fn direct_io_alignment(file: &File) -> Option<(u32, u32)> {
+    // SAFETY: statx is plain data, for which all zeros is a value.
+    let mut stat: libc::statx = unsafe { std::mem::zeroed() };
+    // SAFETY: an empty path with AT_EMPTY_PATH means the descriptor; the buffer is writable and large enough.
+    let error = unsafe {
+        libc::statx(
+            file.as_raw_fd(),
+            c"".as_ptr(),
+            libc::AT_EMPTY_PATH,
+            libc::STATX_DIOALIGN,
+            &raw mut stat,
+        )
+    };
+    let told =
+        error == 0 && stat.stx_mask & libc::STATX_DIOALIGN != 0 && stat.stx_dio_offset_align != 0;
+    told.then_some((stat.stx_dio_mem_align, stat.stx_dio_offset_align))
+}
+
+/// The result of a blocking `ftruncate`, for kernels whose rings cannot do it (before Linux 6.9).
+pub(crate) fn truncate(file: &File, size: u64) -> i32 {
+    match file.set_len(size) {
+        Ok(()) => 0,
+        Err(error) => -error.raw_os_error().unwrap_or(libc::EIO),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_event_is_seen_once() {
+        let event = EventFd::new().unwrap();
+        event.signal();
+        event.signal();
+        assert_eq!(event.take(), 2);
+        assert_eq!(event.take(), 0);
+    }
+}

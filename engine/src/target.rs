@@ -1,0 +1,77 @@
+//! What a queue drives: an image or a raw storage.
+
+use std::future::Future;
+use std::rc::Rc;
+use std::sync::Arc;
+
+use blkring_tracker::sync::atomic::{AtomicBool, Ordering};
+
+use crate::error::Result;
+use crate::inbox::Inbox;
+use crate::lane::Lane;
+use crate::request::Request;
+use crate::service::Service;
+
+/// Something that answers requests. One target is driven by any number of queues.
+pub trait Target: Send + Sync + 'static {
+    /// Runs one request to its end. The future lives in the queue that calls this; its own ops go to
+    /// [`Context::lane`], work that it shares with others to the [`Service`].
+    fn run(
+        self: Arc<Self>,
+        context: Context,
+        request: Request,
+    ) -> impl Future<Output = Result<()>> + 'static;
+
+    /// Where shared work issues its ops, if the target has any.
+    fn service(&self) -> Option<&Arc<Service>>;
+
+    /// The size in bytes that requests may reach.
+    fn size(&self) -> u64;
+
+    /// The name in messages.
+    fn path(&self) -> &Arc<str>;
+}
+
+/// What a request knows of its queue.
+#[derive(Clone)]
+pub struct Context {
+    /// The queue's lane. An operation that takes a slot of it commits the request.
+    pub lane: Lane,
+    progress: Arc<Progress>,
+    inbox: Rc<Inbox>,
+}
+
+impl Context {
+    pub(crate) fn new(lane: Lane, progress: Arc<Progress>, inbox: Rc<Inbox>) -> Self {
+        Context { lane: lane.of_request(progress.clone()), progress, inbox }
+    }
+
+    /// Has the queue run `future` beside its requests, as somebody who waits for shared work that nobody needs yet.
+    pub fn spawn(&self, future: impl Future<Output = ()> + 'static) {
+        self.inbox.spawned.borrow_mut().push(Box::pin(future));
+    }
+
+    /// The request no longer only waits: from here on it cannot be withdrawn. To be called after admission and
+    /// before the first op or cluster is taken.
+    pub fn commit(&self) {
+        self.progress.commit();
+    }
+}
+
+/// Whether a request may still be withdrawn.
+#[derive(Default)]
+pub(crate) struct Progress(AtomicBool);
+
+impl Progress {
+    pub(crate) fn commit(&self) {
+        self.0.store(true, Ordering::Release);
+    }
+
+    pub(crate) fn committed(&self) -> bool {
+        self.0.load(Ordering::Acquire)
+    }
+
+    pub(crate) fn reset(&self) {
+        self.0.store(false, Ordering::Release);
+    }
+}

@@ -1,0 +1,328 @@
+//! One io_uring of the kernel: set up, filled, entered, reaped.
+
+use std::fmt;
+use std::io;
+use std::os::fd::{AsRawFd, RawFd};
+
+use io_uring::{IoUring, Probe, opcode, squeue, types};
+
+use crate::device::Kind;
+use crate::lane::{Lane, Sent};
+use crate::op::{Op, Verb};
+use crate::sys;
+
+/// Keys from here up are not of ops: wake-ups and polled services of a queue.
+pub(crate) const RESERVED_KEYS: u64 = 1 << 62;
+
+/// The longest transfer of one read or write call (`MAX_RW_COUNT` of the kernel, rounded to 4 KiB).
+pub(crate) const MAX_TRANSFER: usize = 0x7fff_f000;
+
+/// The most segments of one vectored call (`IOV_MAX`).
+pub(crate) const MAX_SEGMENTS: usize = 1024;
+
+/// A ring and what its kernel can do.
+pub(crate) struct Uring {
+    ring: IoUring,
+    truncates: bool,
+    setup: &'static str,
+}
+
+/// Set-up flags that are asked for together, with their names.
+type FlagSet = (&'static str, fn(&mut io_uring::Builder));
+
+/// Who will enter a ring.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Issuer {
+    /// One thread, later: the ring starts disabled.
+    One,
+    /// Any thread that holds the lock around it.
+    Many,
+}
+
+/// A completion.
+#[derive(Clone, Copy)]
+pub(crate) struct Completed {
+    pub(crate) key: u64,
+    pub(crate) result: i32,
+    pub(crate) more: bool,
+}
+
+/// Why there is no io_uring.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Obstacle {
+    /// `kernel.io_uring_disabled` is 1 or 2.
+    Sysctl,
+    /// A seccomp filter or another security module refuses the call.
+    Seccomp,
+    /// The kernel has no io_uring, or an older one than needed.
+    Kernel,
+    /// `RLIMIT_MEMLOCK` is too low.
+    Memlock,
+    /// Anything else, by its error number.
+    Other(i32),
+}
+
+/// There is no ring: one line that says what is in the way.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+#[error("io_uring is not available: {}", .obstacle)]
+pub struct RingUnavailable {
+    /// What is in the way.
+    pub obstacle: Obstacle,
+}
+
+impl From<io::Error> for RingUnavailable {
+    fn from(error: io::Error) -> Self {
+        RingUnavailable { obstacle: Obstacle::now(&error) }
+    }
+}
+
+impl fmt::Display for Obstacle {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Obstacle::Sysctl => f.write_str("the sysctl kernel.io_uring_disabled forbids it"),
+            Obstacle::Seccomp => {
+                f.write_str("a seccomp filter or security module refuses io_uring_setup")
+            }
+            Obstacle::Kernel => f.write_str("this kernel lacks it or is older than 5.15"),
+            Obstacle::Memlock => {
+                f.write_str("the limit on locked memory (ulimit -l, RLIMIT_MEMLOCK) is too low")
+            }
+            Obstacle::Other(errno) => io::Error::from_raw_os_error(*errno).fmt(f),
+        }
+    }
+}
+
+impl Obstacle {
+    /// Reads the obstacle from the error number of `io_uring_setup` and, for EPERM, from the sysctl.
+    pub(crate) fn of(errno: i32, sysctl: Option<&str>) -> Self {
+        let disabled = matches!(sysctl.map(str::trim), Some("1" | "2"));
+        match errno {
+            libc::EPERM if disabled => Obstacle::Sysctl,
+            libc::EPERM | libc::EACCES => Obstacle::Seccomp,
+            libc::ENOSYS | libc::EINVAL => Obstacle::Kernel,
+            libc::ENOMEM => Obstacle::Memlock,
+            other => Obstacle::Other(other),
+        }
+    }
+
+    fn now(error: &io::Error) -> Self {
+        let sysctl = std::fs::read_to_string("/proc/sys/kernel/io_uring_disabled").ok();
+        Obstacle::of(error.raw_os_error().unwrap_or(libc::EIO), sysctl.as_deref())
+    }
+}
+
+impl Uring {
+    /// Sets a ring up with the best flags that the kernel takes. Each set is asked for whole: a kernel that knows the
+    /// flags of one set never sees a mixture.
+    pub(crate) fn new(entries: u32, issuer: Issuer) -> Result<Self, RingUnavailable> {
+        let sets: &[FlagSet] = match issuer {
+            Issuer::One => &[
+                ("SINGLE_ISSUER DEFER_TASKRUN TASKRUN_FLAG", |b| {
+                    b.setup_single_issuer().setup_defer_taskrun().setup_taskrun_flag();
+                }),
+                ("SINGLE_ISSUER COOP_TASKRUN TASKRUN_FLAG", |b| {
+                    b.setup_single_issuer().setup_coop_taskrun().setup_taskrun_flag();
+                }),
+                ("COOP_TASKRUN TASKRUN_FLAG", |b| {
+                    b.setup_coop_taskrun().setup_taskrun_flag();
+                }),
+                ("", |_| ()),
+            ],
+            // Completions of a shared ring must come in although its last submitter never enters the kernel again,
+            // so task work may not be deferred.
+            Issuer::Many => &[("", |_| ())],
+        };
+        let mut last = None;
+        for (setup, apply) in sets {
+            let mut builder = IoUring::builder();
+            apply(&mut builder);
+            builder.setup_submit_all();
+            if issuer == Issuer::One {
+                builder.setup_r_disabled();
+            }
+            match builder.build(entries) {
+                Ok(ring) => return Self::probed(ring, setup),
+                Err(error) if error.raw_os_error() == Some(libc::EINVAL) => last = Some(error),
+                Err(error) => return Err(error.into()),
+            }
+        }
+        let error = last.unwrap_or_else(|| io::Error::from_raw_os_error(libc::EINVAL));
+        Err(error.into())
+    }
+
+    fn probed(ring: IoUring, setup: &'static str) -> Result<Self, RingUnavailable> {
+        let mut probe = Probe::new();
+        ring.submitter().register_probe(&mut probe)?;
+        let needed = [
+            opcode::Read::CODE,
+            opcode::Writev::CODE,
+            opcode::Fallocate::CODE,
+            opcode::PollAdd::CODE,
+        ];
+        if needed.iter().any(|&code| !probe.is_supported(code)) {
+            return Err(RingUnavailable { obstacle: Obstacle::Kernel });
+        }
+        Ok(Uring { truncates: probe.is_supported(opcode::Ftruncate::CODE), ring, setup })
+    }
+
+    /// The flags of the ring, by the kernel's names without their prefix.
+    pub(crate) fn setup(&self) -> &'static str {
+        self.setup
+    }
+
+    /// Makes the calling thread the issuer of a ring that was set up disabled.
+    pub(crate) fn enable(&self) -> io::Result<()> {
+        self.ring.submitter().register_enable_rings()
+    }
+
+    /// Signals `event` at each completion.
+    pub(crate) fn signal_to(&self, event: RawFd) -> io::Result<()> {
+        self.ring.submitter().register_eventfd(event)
+    }
+
+    /// Moves the unsent ops of `lane` into the submission queue, entering the kernel whenever it is full.
+    pub(crate) fn fill(&mut self, lane: &Lane) -> io::Result<usize> {
+        let mut filled = 0;
+        loop {
+            filled += lane.send(|key, op, iovecs| self.push(key, op, iovecs));
+            if !self.ring.submission().is_full() {
+                return Ok(filled);
+            }
+            self.enter(0)?;
+        }
+    }
+
+    fn push(&mut self, key: u64, op: &Op, iovecs: &mut Vec<libc::iovec>) -> Sent {
+        let Kind::File(file) = &op.device.kind else {
+            unreachable!("only ops of files go to a ring")
+        };
+        let fd = types::Fd(file.as_raw_fd());
+        let entry = match op.verb {
+            Verb::Read | Verb::Write | Verb::WriteDurable => transfer(fd, op, iovecs),
+            Verb::Sync => opcode::Fsync::new(fd).flags(types::FsyncFlags::DATASYNC).build(),
+            Verb::Allocate(mode) => {
+                opcode::Fallocate::new(fd, op.len).offset(op.offset).mode(mode.mode()).build()
+            }
+            Verb::Truncate if self.truncates => opcode::Ftruncate::new(fd, op.offset).build(),
+            // Rare (resize, close) and short, so that a blocking call is bearable where the ring has none.
+            Verb::Truncate => return Sent::Done(sys::truncate(file, op.offset)),
+        };
+        self.push_entry(entry.user_data(key))
+    }
+
+    /// Watches a descriptor until it is closed; a completion with `key` for each time it becomes readable.
+    pub(crate) fn watch(&mut self, fd: RawFd, key: u64) -> io::Result<()> {
+        let entry = opcode::PollAdd::new(types::Fd(fd), libc::POLLIN as u32).multi(true).build();
+        self.push_own(entry.user_data(key))
+    }
+
+    fn push_own(&mut self, entry: squeue::Entry) -> io::Result<()> {
+        while let Sent::NoRoom = self.push_entry(entry.clone()) {
+            self.enter(0)?;
+        }
+        Ok(())
+    }
+
+    fn push_entry(&mut self, entry: squeue::Entry) -> Sent {
+        // SAFETY: the memory, the iovec array and the file of an op live in its slab entry until its completion is
+        // reaped (`Lane`), also when the future that waits for it is dropped. Test: `schedule_12` of the tracker's
+        // list, `a_dropped_read_keeps_its_memory`.
+        match unsafe { self.ring.submission().push(&entry) } {
+            Ok(()) => Sent::Taken,
+            Err(_) => Sent::NoRoom,
+        }
+    }
+
+    /// Whether anything waits to be submitted or reaped.
+    pub(crate) fn has_work(&mut self) -> bool {
+        let submission = self.ring.submission();
+        let busy = !submission.is_empty() || submission.taskrun() || submission.cq_overflow();
+        drop(submission);
+        busy || !self.ring.completion().is_empty()
+    }
+
+    /// Submits everything and waits for `want` completions; runs deferred task work in any case.
+    pub(crate) fn enter(&mut self, want: u32) -> io::Result<()> {
+        let queued = u32::try_from(self.ring.submission().len()).expect("a ring has fewer entries");
+        // SAFETY: no argument structure is passed. Whatever is submitted keeps its memory, see `push_entry`.
+        let entered =
+            unsafe { self.ring.submitter().enter::<()>(queued, want, ENTER_GETEVENTS, None) };
+        match entered {
+            Ok(_) => Ok(()),
+            Err(error) => match error.raw_os_error() {
+                // Nothing is lost: what was not taken stays in the submission queue for the next call.
+                Some(libc::EINTR | libc::EAGAIN | libc::EBUSY) => Ok(()),
+                _ => Err(error),
+            },
+        }
+    }
+
+    /// Collects completions.
+    pub(crate) fn reap(&mut self, into: &mut Vec<Completed>) {
+        into.extend(self.ring.completion().map(|cqe| Completed {
+            key: cqe.user_data(),
+            result: cqe.result(),
+            more: io_uring::cqueue::more(cqe.flags()),
+        }));
+    }
+}
+
+/// `IORING_ENTER_GETEVENTS`, which the io-uring crate keeps to itself.
+const ENTER_GETEVENTS: u32 = 1;
+
+fn transfer(fd: types::Fd, op: &Op, iovecs: &mut Vec<libc::iovec>) -> squeue::Entry {
+    let mem = op.mem.as_ref().expect("a transfer has memory");
+    let flags = if op.verb == Verb::WriteDurable { libc::RWF_DSYNC } else { 0 };
+    let mut segments = mem.segments();
+    let first = segments.next();
+    let base = |address: usize| std::ptr::with_exposed_provenance_mut::<u8>(address);
+    if let (Some(one), None) = (first, segments.next()) {
+        let len = u32::try_from(one.len).unwrap_or(MAX_TRANSFER as u32);
+        return match op.verb {
+            Verb::Read => opcode::Read::new(fd, base(one.address), len).offset(op.offset).build(),
+            _ => opcode::Write::new(fd, base(one.address), len)
+                .offset(op.offset)
+                .rw_flags(flags)
+                .build(),
+        };
+    }
+    iovecs.clear();
+    iovecs.extend(
+        mem.segments()
+            .take(MAX_SEGMENTS)
+            .map(|s| libc::iovec { iov_base: base(s.address).cast(), iov_len: s.len }),
+    );
+    let count = u32::try_from(iovecs.len()).expect("bounded by MAX_SEGMENTS");
+    match op.verb {
+        Verb::Read => opcode::Readv::new(fd, iovecs.as_ptr(), count).offset(op.offset).build(),
+        _ => opcode::Writev::new(fd, iovecs.as_ptr(), count)
+            .offset(op.offset)
+            .rw_flags(flags)
+            .build(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_obstacle_is_named() {
+        assert_eq!(Obstacle::of(libc::EPERM, Some("2\n")), Obstacle::Sysctl);
+        assert_eq!(Obstacle::of(libc::EPERM, Some("0\n")), Obstacle::Seccomp);
+        assert_eq!(Obstacle::of(libc::ENOSYS, None), Obstacle::Kernel);
+        assert_eq!(Obstacle::of(libc::ENOMEM, Some("0")), Obstacle::Memlock);
+        let line = RingUnavailable { obstacle: Obstacle::Sysctl }.to_string();
+        assert_eq!(
+            line,
+            "io_uring is not available: the sysctl kernel.io_uring_disabled forbids it"
+        );
+    }
+
+    #[test]
+    fn a_ring_of_this_kernel_has_the_best_flags() {
+        let ring = Uring::new(8, Issuer::One).unwrap();
+        assert!(ring.setup().starts_with("SINGLE_ISSUER"), "{}", ring.setup());
+    }
+}

@@ -1,0 +1,110 @@
+//! Deliberately broken builds of single rules, so that a test can show that it would notice.
+//!
+//! Without the cargo feature `variants`, which no default enables, [`Variants`] is empty, every question about it is
+//! answered with "no" at compile time, and no name of a variant is in the program.
+
+/// The names of all variants, as tests print them.
+#[cfg(feature = "variants")]
+pub const NAMES: &[&str] = &[
+    "growth-not-serialised",
+    "zero-write-widens-to-own-range",
+    "rmw-not-serialised",
+    "rmw-ignores-overtaken",
+    "payload-after-entry",
+    "entry-before-refcount",
+    "reuse-before-durable",
+    "allocation-taken-for-zero",
+    "fua-without-mapping",
+    "flush-joins-frozen-cut",
+    "pending-link-without-sync",
+    "decrement-in-own-cut",
+    "failed-cluster-stays-clean",
+    "joiner-does-not-wait",
+    "eviction-promotes",
+    "flush-counts-at-submission",
+    "slot-freed-before-landing",
+    "zero-allocated-taken-for-clean",
+    "unlink-marks-lost-on-error",
+    "pool-without-lease-check",
+];
+
+/// A rule that can be broken.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[repr(u32)]
+pub enum Variant {
+    /// Operations that change the file's size do not exclude others.
+    GrowthNotSerialised,
+    /// A zero-write past the end excludes its own range only, not all beyond.
+    ZeroWriteWidensToOwnRange,
+    /// A read-modify-write does not exclude its neighbours.
+    RmwNotSerialised,
+    /// A read-modify-write that was overtaken does not read again.
+    RmwIgnoresOvertaken,
+    /// A link over data that is not zero does not wait for a sync of its payload.
+    PayloadAfterEntry,
+    /// A cluster is used before its refcount is durable.
+    EntryBeforeRefcount,
+    /// A freed cluster is used again before its removal is durable.
+    ReuseBeforeDurable,
+    /// A plain allocation over old bytes counts as zeroing.
+    AllocationTakenForZero,
+    /// A durable write does not look at its mapping.
+    FuaWithoutMapping,
+    /// A flush joins a cut that was frozen before it came.
+    FlushJoinsFrozenCut,
+    /// A link into a pending cluster is written without the sync.
+    PendingLinkWithoutSync,
+    /// The decrement of an unlinked cluster goes into the cut that removes it.
+    DecrementInOwnCut,
+    /// The cluster of a failed write goes back as clean.
+    FailedClusterStaysClean,
+    /// A joiner of a careful cluster does not wait for the first writer.
+    JoinerDoesNotWait,
+    /// An eviction, which does not sync, makes its unlinks due.
+    EvictionPromotes,
+    /// A flush is skipped by counting writes when they are submitted.
+    FlushCountsAtSubmission,
+    /// The slot of a cut is free before its writes have landed.
+    SlotFreedBeforeLanding,
+    /// A cluster under a zero flag is taken for clean.
+    ZeroAllocatedTakenForClean,
+    /// A failed cut forgets what it unlinked.
+    UnlinkMarksLostOnError,
+    /// A cluster is used again while I/O is still in it.
+    PoolWithoutLeaseCheck,
+}
+
+/// Which rules are broken: none, unless the feature `variants` is on.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Variants {
+    #[cfg(feature = "variants")]
+    set: u32,
+}
+
+impl Variants {
+    /// One broken rule.
+    #[cfg(feature = "variants")]
+    pub fn only(variant: Variant) -> Self {
+        Variants { set: 1 << variant as u32 }
+    }
+
+    /// The variant called `name`.
+    #[cfg(feature = "variants")]
+    pub fn named(name: &str) -> Option<Self> {
+        let index = NAMES.iter().position(|known| *known == name)?;
+        Some(Variants { set: 1 << index })
+    }
+
+    /// Whether the rule is broken.
+    #[cfg(feature = "variants")]
+    pub fn has(self, variant: Variant) -> bool {
+        self.set & 1 << variant as u32 != 0
+    }
+
+    /// Whether the rule is broken: never, without the feature `variants`.
+    #[cfg(not(feature = "variants"))]
+    #[inline(always)]
+    pub const fn has(self, _variant: Variant) -> bool {
+        false
+    }
+}

@@ -1,0 +1,193 @@
+//! Queues on memory and on real files: the submission contract, alignment, wake-ups, removal.
+
+use std::sync::Arc;
+
+use blkring_engine::{
+    Access, Cache, Flags, IoMem, OpenOptions, Queue, QueueOptions, QueueSeed, RawDisk, Request,
+    Storage, Turn,
+};
+
+fn queue(requests: usize) -> Queue {
+    QueueSeed::new(QueueOptions::with_requests(requests)).unwrap().start().unwrap()
+}
+
+fn memory_disk(size: usize) -> Arc<RawDisk> {
+    RawDisk::new(Storage::in_memory("memory", vec![0; size], size))
+}
+
+fn pattern(len: usize, seed: u8) -> Vec<u8> {
+    (0..len).map(|i| seed.wrapping_add(i as u8)).collect()
+}
+
+#[test]
+fn a_write_is_read_back_from_a_file() {
+    let file = tempfile::NamedTempFile::new().unwrap();
+    file.as_file().set_len(1 << 20).unwrap();
+    for cache in [Cache::Cached, Cache::Direct] {
+        let options = OpenOptions::new().access(Access::ReadWrite).cache(cache);
+        let disk = RawDisk::new(Storage::open(file.path(), &options).unwrap());
+        let mut queue = queue(8);
+        let handle = queue.attach(&disk).unwrap();
+        queue
+            .block_on(async {
+                // Neither offset nor length nor memory is aligned: a read-modify-write under O_DIRECT.
+                handle.write(4093, IoMem::from(pattern(9001, 3)), Flags::empty()).await.unwrap();
+                let back = IoMem::from(vec![0xff; 9003]);
+                handle.read(4092, back.clone()).await.unwrap();
+                let back = back.to_vec();
+                assert_eq!(back[1..9002], pattern(9001, 3));
+                assert_eq!((back[0], back[9002]), (0, 0));
+                handle.write_zeroes(5000, 100, Flags::empty()).await.unwrap();
+                let zeros = IoMem::from(vec![0xff; 102]);
+                handle.read(4999, zeros.clone()).await.unwrap();
+                assert_eq!(zeros.to_vec()[1..101], [0; 100]);
+                assert_ne!(zeros.to_vec()[0], 0);
+                handle.flush().await.unwrap();
+            })
+            .unwrap();
+        assert_eq!(queue.counts().syncs, 1);
+        let statistics = disk.storage().statistics();
+        assert_eq!(statistics.running + statistics.waiting + statistics.parked, 0);
+    }
+}
+
+#[test]
+fn a_full_queue_refuses_and_accepts_nothing() {
+    let disk = memory_disk(4096);
+    let mut queue = queue(2);
+    let handle = queue.attach(&disk).unwrap();
+    for user_data in 0..2 {
+        handle.queue(Request::write(0, IoMem::from(vec![1; 512])), user_data).unwrap();
+    }
+    let refused = handle.queue(Request::write(0, IoMem::from(vec![2; 512])), 2).unwrap_err();
+    assert_eq!(refused.0.len(), 512);
+    queue.drain().unwrap();
+    let mut answered: Vec<_> = queue.completions().map(|c| (c.user_data, c.code())).collect();
+    answered.sort_unstable();
+    assert_eq!(answered, [(0, 0), (1, 0)]);
+    handle.queue(refused.0, 2).unwrap();
+    queue.drain().unwrap();
+    assert_eq!(queue.completions().count(), 1);
+    assert_eq!(disk.storage().memory_contents().unwrap()[..512], [2; 512]);
+}
+
+#[test]
+fn a_dropped_receipt_cancels_nothing() {
+    let disk = memory_disk(4096);
+    let mut queue = queue(2);
+    let handle = queue.attach(&disk).unwrap();
+    drop(handle.submit(Request::write(0, IoMem::from(vec![9; 4096]))).unwrap());
+    queue.drain().unwrap();
+    assert_eq!(disk.storage().memory_contents().unwrap(), vec![9; 4096]);
+}
+
+#[test]
+fn beyond_the_end_is_an_error_and_not_a_panic() {
+    let disk = memory_disk(4096);
+    let mut queue = queue(4);
+    let handle = queue.attach(&disk).unwrap();
+    for request in [
+        Request::write(4000, IoMem::from(vec![0; 97])),
+        Request::write(u64::MAX - 3, IoMem::from(vec![0; 97])),
+        Request::write_zeroes(u64::MAX / 512 * 512, u64::from(u32::MAX)),
+        Request::discard(1, u64::MAX),
+    ] {
+        handle.queue(request, 0).unwrap();
+    }
+    queue.drain().unwrap();
+    assert!(queue.completions().all(|c| c.code() == -libc::EIO));
+}
+
+#[test]
+fn a_queue_is_woken_by_another_thread() {
+    let disk = memory_disk(4096);
+    let (send, receive) = std::sync::mpsc::channel();
+    let sleeper = std::thread::spawn({
+        let disk = disk.clone();
+        move || {
+            let mut queue = queue(2);
+            let _handle = queue.attach(&disk).unwrap();
+            let mut told = false;
+            queue
+                .block_on(std::future::poll_fn(|cx| {
+                    if told {
+                        return std::task::Poll::Ready(());
+                    }
+                    told = true;
+                    send.send(cx.waker().clone()).unwrap();
+                    std::task::Poll::Pending
+                }))
+                .unwrap();
+        }
+    });
+    let waker: std::task::Waker = receive.recv().unwrap();
+    std::thread::sleep(std::time::Duration::from_millis(20));
+    waker.wake();
+    sleeper.join().unwrap();
+}
+
+#[test]
+fn the_event_descriptor_tells_of_completions() {
+    let file = tempfile::NamedTempFile::new().unwrap();
+    file.as_file().set_len(65536).unwrap();
+    let options = OpenOptions::new().access(Access::ReadWrite);
+    let disk = RawDisk::new(Storage::open(file.path(), &options).unwrap());
+    let mut queue = queue(4);
+    let handle = queue.attach(&disk).unwrap();
+    let fd = queue.event_fd().unwrap();
+    handle.queue(Request::write(0, IoMem::from(vec![1; 4096])), 7).unwrap();
+    handle.queue(Request::flush(), 8).unwrap();
+    let mut answered = Vec::new();
+    while answered.len() < 2 {
+        while queue.turn().unwrap() == Turn::Busy {}
+        answered.extend(queue.completions().map(|c| c.user_data));
+        if answered.len() < 2 {
+            let mut poll = libc::pollfd { fd, events: libc::POLLIN, revents: 0 };
+            // SAFETY: one pollfd and eight bytes on the stack.
+            let ready = unsafe { libc::poll(&raw mut poll, 1, 10_000) };
+            assert_eq!(ready, 1, "a completion must make the descriptor readable");
+            let mut count = 0u64;
+            // SAFETY: as above.
+            unsafe { libc::read(fd, (&raw mut count).cast(), 8) };
+        }
+    }
+    answered.sort_unstable();
+    assert_eq!(answered, [7, 8]);
+}
+
+#[test]
+fn many_threads_share_a_storage() {
+    let file = tempfile::NamedTempFile::new().unwrap();
+    file.as_file().set_len(4 << 20).unwrap();
+    let options = OpenOptions::new().access(Access::ReadWrite).cache(Cache::Direct);
+    let disk = RawDisk::new(Storage::open(file.path(), &options).unwrap());
+    let threads: Vec<_> = (0..4u8)
+        .map(|thread| {
+            let disk = disk.clone();
+            std::thread::spawn(move || {
+                let mut queue = queue(32);
+                let handle = queue.attach(&disk).unwrap();
+                // Neighbouring 100-byte pieces of different threads share blocks.
+                for i in 0..200u64 {
+                    let at = (i * 4 + u64::from(thread)) * 100;
+                    let receipt =
+                        handle.submit(Request::write(at, IoMem::from(vec![thread + 1; 100])));
+                    match receipt {
+                        Ok(receipt) => drop(receipt),
+                        Err(full) => {
+                            queue.drain().unwrap();
+                            drop(handle.submit(full.0).unwrap());
+                        }
+                    }
+                }
+                queue.drain().unwrap();
+            })
+        })
+        .collect();
+    threads.into_iter().for_each(|t| t.join().unwrap());
+    let bytes = std::fs::read(file.path()).unwrap();
+    for (i, piece) in bytes[..80_000].chunks(100).enumerate() {
+        assert_eq!(piece, vec![(i % 4) as u8 + 1; 100], "piece {i}");
+    }
+    assert!(disk.storage().statistics().waited > 0, "neighbours in one block must have met");
+}
