@@ -47,8 +47,15 @@ const MAX_LINES: usize = 600;
 /// Where a clock may be read: programs that measure, deadlines of tests, and the one clock of the engine.
 const CLOCK_FILES: &[&str] = &["bench/", "xtask/src/", "cli/src/", "engine/src/clock.rs"];
 
-/// The engine files that talk to the kernel, and those that implement an allocator or call libc for a test.
-const UNSAFE_FILES: &[&str] = &["engine/src/sys/", "engine/src/ring/"];
+/// The engine files that hand memory to the kernel, and tests that call it themselves.
+const UNSAFE_FILES: &[&str] = &[
+    "engine/src/buffers.rs",
+    "engine/src/lane.rs",
+    "engine/src/memory.rs",
+    "engine/src/sys.rs",
+    "engine/src/uring.rs",
+    "engine/tests/queue.rs",
+];
 
 /// Sources of the crates whose locks, atomics and thread starts come through one module, and that module.
 const CORE_SOURCES: &[&str] = &["tracker/src/", "engine/src/", "qcow2/src/"];
@@ -178,12 +185,41 @@ fn machine_paths(source: Source<'_>) -> Vec<String> {
     complaints
 }
 
+/// The tests that comments on unsafe code name: identifiers in backquotes after `Test:`, up to the end of the comment.
+pub fn safety_tests(rust: &str) -> Vec<&str> {
+    let mut named = Vec::new();
+    let mut in_safety = false;
+    let mut in_tests = false;
+    for line in rust.lines().map(str::trim_start) {
+        let comment = line.starts_with("//");
+        in_safety = comment && (in_safety || line.contains("SAFETY:"));
+        let (listed, text) = match line.split_once("Test:") {
+            Some((_, after)) => (in_safety, after),
+            None => (in_safety && in_tests, line),
+        };
+        in_tests = listed;
+        if listed {
+            named.extend(quoted(text).filter(|word| is_test_name(word)));
+        }
+    }
+    named
+}
+
+fn quoted(text: &str) -> impl Iterator<Item = &str> {
+    text.split('`').skip(1).step_by(2)
+}
+
+fn is_test_name(word: &str) -> bool {
+    word.contains('_')
+        && word.chars().all(|c| c.is_ascii_lowercase() || c.is_ascii_digit() || c == '_')
+}
+
 /// The paths of files and directories that a Markdown text names between backquotes.
 ///
 /// What counts is a word with a `/` inside or at its end, or with the ending of a file of this repository, and
 /// without blanks, wildcards or placeholders. An absolute path or one of Rust's (`a::b`) is none.
 pub fn named_paths(markdown: &str) -> Vec<&str> {
-    markdown.split('`').skip(1).step_by(2).filter(|word| is_path(word)).collect()
+    quoted(markdown).filter(|word| is_path(word)).collect()
 }
 
 fn is_path(word: &str) -> bool {

@@ -93,7 +93,15 @@ impl Run<'_> {
             return built;
         }
         self.program_is_built = true;
-        variants::check(self.place)
+        let names = variants::check(self.place);
+        if names.failed + names.skipped > 0 {
+            return names;
+        }
+        let listed = self.cargo(step, &suite::cargo(variants::FEATURES));
+        match fs::read_to_string(self.log(step)) {
+            Ok(tree) if listed.failed == 0 => variants::check_features(&tree),
+            _ => listed,
+        }
     }
 
     fn tests(&self, step: &Step, cargo: &Cargo) -> Outcome {

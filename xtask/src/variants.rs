@@ -10,6 +10,13 @@ use std::fs;
 use crate::outcome::Outcome;
 use crate::place::Place;
 
+/// The features for tests only.
+const TEST_FEATURES: [&str; 2] = ["sim", "variants"];
+
+/// The cargo command that prints each package of the released program with its features.
+pub(crate) const FEATURES: &str =
+    "tree --package blkring --edges no-dev --prefix none --no-dedupe --format {p}\t{f}";
+
 const LIST: &str = "engine/src/variant.rs";
 
 /// Shorter names would be found in a program by chance.
@@ -34,6 +41,24 @@ pub(crate) fn check(place: &Place) -> Outcome {
     match found.is_empty() {
         true => Outcome::pass(),
         false => Outcome::fail(format!("{} contains the variants {found:?}", path.display())),
+    }
+}
+
+/// Looks for test-only features of our packages in what [`FEATURES`] printed. The names of the variants alone do not
+/// tell: a list of names that nothing in the program uses is left out by the linker.
+pub(crate) fn check_features(tree: &str) -> Outcome {
+    let ours = tree.lines().filter(|line| line.starts_with("blkring"));
+    let packages: Vec<(&str, &str)> = ours.filter_map(|line| line.split_once('\t')).collect();
+    if !packages.iter().any(|(package, _)| package.starts_with("blkring-engine ")) {
+        return Outcome::fail("cargo tree does not show blkring-engine in the program");
+    }
+    let with_test_feature =
+        |features: &str| features.split(',').any(|one| TEST_FEATURES.contains(&one));
+    match packages.into_iter().find(|(_, features)| with_test_feature(features)) {
+        None => Outcome::pass(),
+        Some((package, features)) => {
+            Outcome::fail(format!("the program has {package} with {features}"))
+        }
     }
 }
 
@@ -67,6 +92,15 @@ mod tests {
         assert!(names("pub const NAMES: &[&str] = &[];").is_err());
         assert!(names("pub const NAMES: &[&str] = &[\"a\"];").is_err());
         assert!(names("const OTHER: u8 = 1;").is_err());
+    }
+
+    #[test]
+    fn features_of_tests_are_found() {
+        let good = "blkring v0.1.0 (/x)\t\nblkring-engine v0.1.0 (/x)\tdefault\nclap v4.0.0\tsim\n";
+        assert_eq!(check_features(good), Outcome::pass());
+        let bad = "blkring-engine v0.1.0 (/x)\tdefault,variants\n";
+        assert_eq!(check_features(bad).failed, 1);
+        assert_eq!(check_features("").failed, 1);
     }
 
     #[test]

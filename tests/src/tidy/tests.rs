@@ -72,7 +72,7 @@ fn misplaced_unsafe_is_found() {
     let text = concat!("let a = un", "safe { f() };");
     bad("unsafety", "engine/src/x.rs", text);
     bad("unsafety", "qcow2/src/x.rs", text);
-    good("engine/src/sys/x.rs", text);
+    good("engine/src/sys.rs", text);
     good("qcow2/src/x.rs", concat!("#![forbid(un", "safe_code)]"));
     good("qcow2/src/x.rs", concat!("// an un", "safe thing"));
 }
@@ -99,4 +99,17 @@ fn paths_of_one_machine_are_found() {
 fn paths_are_read_from_markdown() {
     let text = "In `qcow2/src/cut.rs` and `tracker/`, `README.md`; not `a::b/c`, `/sys/x`, `Queue`, `cargo xtask test`.";
     assert_eq!(named_paths(text), ["qcow2/src/cut.rs", "tracker/", "README.md"]);
+}
+
+#[test]
+fn tests_of_unsafe_code_are_read() {
+    let safety = concat!("SAFE", "TY");
+    let text = format!(
+        "// {safety}: `by_contract` holds. Test: `one_test`, and\n\
+        // `another_test` of `Lane`.\n\
+        let a = f();\n\
+        // Test: `unrelated_name`.\n\
+        // {safety}: as above, `no_test`.\n"
+    );
+    assert_eq!(safety_tests(&text), ["one_test", "another_test"]);
 }
