@@ -9,11 +9,19 @@
 use crate::address::{HostCluster, HostOffset};
 use crate::geometry::{Geometry, MAX_HOST_OFFSET};
 
-const COPIED: u64 = 1 << 63;
-const COMPRESSED: u64 = 1 << 62;
-const ZERO: u64 = 1;
-const OFFSET: u64 = (MAX_HOST_OFFSET - 1) & !0x1ff;
-const REFTABLE_OFFSET: u64 = !0x1ff;
+/// The bits of table entries.
+pub(crate) mod bits {
+    use crate::geometry::MAX_HOST_OFFSET;
+
+    pub const COPIED: u64 = 1 << 63;
+    pub const COMPRESSED: u64 = 1 << 62;
+    pub const ZERO: u64 = 1;
+    /// The host offset in entries of L1 and L2 tables.
+    pub const OFFSET: u64 = (MAX_HOST_OFFSET - 1) & REFTABLE_OFFSET;
+    /// The host offset in entries of the refcount table.
+    pub const REFTABLE_OFFSET: u64 = !0x1ff;
+}
+use bits::{COMPRESSED, COPIED, OFFSET, REFTABLE_OFFSET, ZERO};
 
 /// An entry of a table that cannot be followed. The caller knows which entry of which table.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]

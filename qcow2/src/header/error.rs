@@ -74,6 +74,12 @@ pub enum HeaderError {
         /// Its length in bytes.
         length: u32,
     },
+    /// There are too many extensions.
+    #[error("more than {limit} header extensions")]
+    ExtensionCount {
+        /// How many are allowed.
+        limit: usize,
+    },
     /// Feature bits that this driver does not know.
     #[error("unsupported incompatible features {bits:#x}: {}", names.join(", "))]
     UnknownIncompatible {

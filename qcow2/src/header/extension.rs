@@ -8,6 +8,8 @@ use super::error::HeaderError;
 
 /// Bytes of type and length in front of each extension.
 const HEAD_BYTES: usize = 8;
+/// More extensions than anyone uses, and few enough that keeping them costs little.
+const MAX_EXTENSIONS: usize = 256;
 
 /// The type of a header extension.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -54,6 +56,9 @@ pub(crate) fn parse(area: &[u8], start: usize) -> Result<Vec<Extension>, HeaderE
         let length = u32::from_be_bytes([l0, l1, l2, l3]);
         if kind == ExtensionKind::END {
             break;
+        }
+        if extensions.len() == MAX_EXTENSIONS {
+            return Err(HeaderError::ExtensionCount { limit: MAX_EXTENSIONS });
         }
         let Some(data) = usize::try_from(length).ok().and_then(|length| behind.get(..length))
         else {

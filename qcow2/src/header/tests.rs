@@ -197,6 +197,17 @@ fn what_no_image_may_say_is_einval_or_efbig() {
 }
 
 #[test]
+fn a_cluster_full_of_empty_extensions_is_refused() {
+    let mut bytes = sample();
+    bytes[8..20].fill(0);
+    for extension in bytes[112..].as_chunks_mut::<8>().0 {
+        *extension = [1, 2, 3, 4, 0, 0, 0, 0];
+    }
+    let error = HeaderError::ExtensionCount { limit: 256 };
+    assert_eq!(Header::parse(&bytes, Access::Read), Err(error));
+}
+
+#[test]
 fn a_file_may_end_anywhere() {
     let bytes = sample();
     for length in 0..2048 {

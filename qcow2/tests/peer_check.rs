@@ -1,0 +1,304 @@
+//! Our checker and the installed qemu-img find the same in intact and damaged images.
+
+use std::collections::HashMap;
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use blkring_qcow2::{CheckLimits, CheckReport, check};
+
+mod peer;
+
+const CLUSTER: u64 = 65536;
+const COPIED: u64 = 1 << 63;
+const COMPRESSED: u64 = 1 << 62;
+
+/// Places in the image that [`base`] makes.
+const REFTABLE: u64 = CLUSTER;
+const REFBLOCK: u64 = 2 * CLUSTER;
+const L1: u64 = 3 * CLUSTER;
+const L2: u64 = 4 * CLUSTER;
+const DATA: u64 = 5 * CLUSTER;
+const END: u64 = 10 * CLUSTER;
+/// An entry of the first L2 table that maps nothing.
+const FREE_ENTRY: u64 = L2 + 80;
+
+struct Scratch {
+    _dir: tempfile::TempDir,
+    path: PathBuf,
+}
+
+impl Scratch {
+    fn new() -> Self {
+        let dir = tempfile::tempdir().expect("a temporary directory");
+        let path = dir.path().join("image");
+        Self { _dir: dir, path }
+    }
+
+    fn create(&self, options: &str, size: &str) {
+        let mut command = Command::new("qemu-img");
+        command.args(["create", "-q", "-f", "qcow2", "-o", options]).arg(&self.path).arg(size);
+        peer::run_ok(&mut command);
+    }
+
+    fn io(&self, commands: &[&str]) {
+        let mut command = Command::new("qemu-io");
+        command.args(["-f", "qcow2"]);
+        command.args(commands.iter().flat_map(|text| ["-c", text]));
+        peer::run_ok(command.arg(&self.path));
+    }
+}
+
+/// Two L2 tables, four allocated clusters one of which reads as zeros, one plain zero cluster.
+fn base() -> Vec<u8> {
+    let scratch = Scratch::new();
+    scratch.create("cluster_size=64k", "1G");
+    scratch.io(&["write 0 192k", "write 600M 64k", "write -z 1M 64k", "write -z 64k 64k"]);
+    let bytes = fs::read(&scratch.path).expect("the image");
+    assert_eq!(bytes.len() as u64, END);
+    assert_eq!(get(&bytes, L1), L2 | COPIED);
+    assert_eq!(get(&bytes, L2), DATA | COPIED);
+    bytes
+}
+
+fn get(bytes: &[u8], offset: u64) -> u64 {
+    let start = offset as usize;
+    u64::from_be_bytes(bytes[start..start + 8].try_into().expect("eight bytes"))
+}
+
+fn ours(bytes: &[u8]) -> (CheckReport, Vec<String>) {
+    let mut found = Vec::new();
+    let report = check(&bytes.to_vec(), CheckLimits::default(), &mut |finding| {
+        found.push(finding.to_string());
+    });
+    (report.expect("a result"), found)
+}
+
+fn theirs(path: &Path) -> (CheckReport, String) {
+    let mut command = Command::new("qemu-img");
+    command.args(["check", "-f", "qcow2", "--output=json"]).arg(path);
+    let output = command.output().expect("the program was found before");
+    let stderr = String::from_utf8_lossy(&output.stderr).into_owned();
+    let fields: HashMap<String, serde_json::Value> =
+        serde_json::from_slice(&output.stdout).expect("JSON");
+    let number = |name: &str| fields.get(name).and_then(serde_json::Value::as_u64).unwrap_or(0);
+    let report = CheckReport {
+        check_errors: number("check-errors"),
+        image_end_offset: number("image-end-offset"),
+        corruptions: number("corruptions"),
+        leaks: number("leaks"),
+        total_clusters: number("total-clusters"),
+        allocated_clusters: number("allocated-clusters"),
+        fragmented_clusters: number("fragmented-clusters"),
+        compressed_clusters: number("compressed-clusters"),
+    };
+    (report, stderr)
+}
+
+fn both(label: &str, bytes: &[u8]) -> (CheckReport, CheckReport) {
+    let scratch = Scratch::new();
+    fs::write(&scratch.path, bytes).expect("room for it");
+    let ((ours, found), (theirs, stderr)) = (ours(bytes), theirs(&scratch.path));
+    println!("{label}: {ours:?}\n  {}\n{theirs:?}\n  {stderr}", found.join("\n  "));
+    (ours, theirs)
+}
+
+fn same(label: &str, bytes: &[u8]) -> CheckReport {
+    let (ours, theirs) = both(label, bytes);
+    assert_eq!(ours, theirs, "{label}");
+    ours
+}
+
+fn be64(value: u64) -> Vec<u8> {
+    value.to_be_bytes().to_vec()
+}
+
+fn poked(base: &[u8], pokes: &[(u64, Vec<u8>)]) -> Vec<u8> {
+    let mut bytes = base.to_vec();
+    for (offset, data) in pokes {
+        let start = *offset as usize;
+        bytes[start..start + data.len()].copy_from_slice(data);
+    }
+    bytes
+}
+
+/// The refcount of `cluster` as a poke.
+fn refcount(cluster: u64, count: u16) -> (u64, Vec<u8>) {
+    (REFBLOCK + 2 * cluster, count.to_be_bytes().to_vec())
+}
+
+type Damage = (&'static str, Vec<(u64, Vec<u8>)>);
+
+fn refcount_damage() -> Vec<Damage> {
+    let data = DATA / CLUSTER;
+    vec![
+        ("a count of a cluster behind the end", vec![refcount(20, 1)]),
+        ("a count too high", vec![refcount(data, 2)]),
+        ("a count of zero", vec![refcount(data, 0)]),
+        ("header uncounted", vec![refcount(0, 0)]),
+        ("refcount table uncounted", vec![refcount(1, 0)]),
+        ("refcount block uncounted", vec![refcount(2, 0)]),
+        ("L1 uncounted", vec![refcount(3, 0)]),
+        ("L2 uncounted", vec![refcount(4, 0)]),
+        ("L2 counted twice", vec![refcount(4, 2)]),
+        ("block entry with reserved bits", vec![(REFTABLE, be64(REFBLOCK | 1))]),
+        ("block entry unaligned", vec![(REFTABLE, be64(REFBLOCK + 512))]),
+        ("further block entry unaligned", vec![(REFTABLE + 8, be64(REFBLOCK + 512))]),
+        ("block far behind the end", vec![(REFTABLE + 8, be64(1 << 40))]),
+        ("block right behind the end", vec![(REFTABLE + 8, be64(END))]),
+        ("block beyond every offset", vec![(REFTABLE + 8, be64(1 << 60))]),
+        ("no block", vec![(REFTABLE, be64(0))]),
+        ("one block twice", vec![(REFTABLE + 8, be64(REFBLOCK))]),
+        ("the table as its block", vec![(REFTABLE, be64(REFTABLE))]),
+        ("data as a block", vec![(REFTABLE, be64(DATA))]),
+        ("no refcount table", vec![(56, vec![0; 4])]),
+        ("refcount table behind the end", vec![(48, be64(1 << 40))]),
+        ("marked corrupt", vec![(72, be64(2))]),
+        ("marked dirty, with a count of zero", vec![(72, be64(1)), refcount(data, 0)]),
+    ]
+}
+
+fn entry_damage() -> Vec<Damage> {
+    let data = DATA / CLUSTER;
+    let free = |raw: u64| vec![(FREE_ENTRY, be64(raw))];
+    let twice = [(FREE_ENTRY, be64(DATA)), (L2, be64(DATA)), refcount(data, 2)];
+    vec![
+        ("L2 entry without COPIED", vec![(L2, be64(DATA))]),
+        ("L1 entry without COPIED", vec![(L1, be64(L2))]),
+        ("L2 entry with reserved bit 1", vec![(L2, be64(DATA | COPIED | 2))]),
+        ("L2 entry with reserved bit 61", vec![(L2, be64(DATA | COPIED | 1 << 61))]),
+        ("reserved bits alone", free(2)),
+        ("reserved bits and unaligned", free((DATA + 512) | COPIED | 2)),
+        ("L1 entry with reserved bit 0", vec![(L1, be64(L2 | COPIED | 1))]),
+        ("L1 entry with reserved bit 60", vec![(L1, be64(L2 | COPIED | 1 << 60))]),
+        ("data unaligned", vec![(L2, be64((DATA + 512) | COPIED))]),
+        ("kept zeros unaligned", vec![(L2, be64((DATA + 512) | COPIED | 1))]),
+        ("one cluster twice", free(DATA | COPIED)),
+        ("one cluster twice, so counted", twice.to_vec()),
+        ("data right behind the end", free(END | COPIED)),
+        ("data a cluster behind the end", free((END + CLUSTER) | COPIED)),
+        ("data far behind the end", free(1 << 50 | COPIED)),
+        ("data at the last offset", free(((1 << 56) - CLUSTER) | COPIED)),
+        ("kept zeros far behind the end", free(1 << 50 | COPIED | 1)),
+        ("L2 far behind the end", vec![(L1 + 8, be64(1 << 50 | COPIED))]),
+        ("L2 right behind the end", vec![(L1 + 8, be64(END | COPIED))]),
+        ("compressed", free(COMPRESSED | DATA)),
+        ("compressed over two clusters", free(COMPRESSED | 1 << 54 | (DATA + CLUSTER - 100))),
+        ("compressed, 100 sectors", free(COMPRESSED | 99 << 54 | (DATA + CLUSTER - 100))),
+        ("compressed with COPIED", free(COMPRESSED | COPIED | DATA)),
+        ("compressed behind the end", free(COMPRESSED | 1 << 40)),
+        ("data over the refcount table", free(COPIED | REFTABLE)),
+        ("data over a refcount block", free(COPIED | REFBLOCK)),
+        ("data over L1", free(COPIED | L1)),
+        ("data over L2", free(COPIED | L2)),
+        ("L1 as L2", vec![(L1, be64(L1 | COPIED))]),
+        ("L2 twice", vec![(L1 + 8, be64(L2 | COPIED))]),
+        ("L1 behind the end", vec![(40, be64(1 << 40))]),
+    ]
+}
+
+#[test]
+fn damaged_images() {
+    if peer::missing() {
+        return;
+    }
+    let base = base();
+    assert!(same("intact", &base).is_clean());
+    for (label, pokes) in refcount_damage().into_iter().chain(entry_damage()) {
+        same(label, &poked(&base, &pokes));
+    }
+}
+
+#[test]
+fn truncated_images() {
+    if peer::missing() {
+        return;
+    }
+    let base = base();
+    for length in [
+        END - 1,
+        END - 512,
+        END - CLUSTER / 2,
+        END - CLUSTER + 1,
+        END - CLUSTER,
+        END - CLUSTER - 1,
+        DATA,
+        L2 + 100,
+        L2,
+        L1 + 8,
+        L1,
+        L1 - 1,
+        REFBLOCK + 4,
+        REFBLOCK,
+        REFBLOCK - 1,
+    ] {
+        same(&format!("{length} bytes"), &base[..length as usize]);
+    }
+}
+
+/// Where we are stricter on purpose: both must say that something is wrong, or we alone.
+#[test]
+fn differences() {
+    if peer::missing() {
+        return;
+    }
+    let base = base();
+    let (ours, theirs) = both("L2 unaligned", &poked(&base, &[(L1, be64((L2 + 512) | COPIED))]));
+    assert!(ours.corruptions > 0 && theirs.corruptions > 0);
+    let (ours, theirs) = both("L1 over the header", &poked(&base, &[(40, be64(0))]));
+    assert!(ours.corruptions > 0 && theirs.corruptions > 0);
+    let (ours, theirs) = both("COPIED without an L2", &poked(&base, &[(L1, be64(COPIED))]));
+    assert!(ours.corruptions > 0 && theirs.corruptions > 0);
+    let (ours, theirs) = both("COPIED alone", &poked(&base, &[(FREE_ENTRY, be64(COPIED))]));
+    assert_eq!((ours.corruptions, theirs.corruptions), (1, 0));
+    let shared = [(FREE_ENTRY, be64(L1)), refcount(L1 / CLUSTER, 2)];
+    let (ours, theirs) = both("data over L1, so counted", &poked(&base, &shared));
+    assert_eq!((ours.corruptions, theirs.corruptions), (1, 0));
+}
+
+#[test]
+fn images_of_all_cluster_sizes() {
+    if peer::missing() {
+        return;
+    }
+    for bits in 9..=21 {
+        let scratch = Scratch::new();
+        scratch.create(&format!("cluster_size={}", 1u64 << bits), "3G");
+        scratch.io(&[
+            "write 0 300k",
+            "write 2M 1k",
+            "write 1G 700k",
+            "write -z 1G 64k",
+            "discard 256k 4M",
+            "write 3071M 1M",
+            "write 5M 513",
+            "write -z -u 2G 16M",
+        ]);
+        let report = same(&format!("2^{bits}"), &fs::read(&scratch.path).expect("the image"));
+        assert!(report.is_clean(), "{report:?}");
+    }
+}
+
+#[test]
+fn compressed_images() {
+    if peer::missing() {
+        return;
+    }
+    for bits in [9, 12, 16, 21] {
+        let (plain, packed) = (Scratch::new(), Scratch::new());
+        plain.create(&format!("cluster_size={}", 1u64 << bits), "8M");
+        plain.io(&[
+            "write -P 1 0 300k",
+            "write -P 2 2M 1M",
+            "write -z 4M 64k",
+            "write -P 5 6M 64k",
+        ]);
+        let mut command = Command::new("qemu-img");
+        command.args(["convert", "-c", "-O", "qcow2", "-o"]);
+        command.arg(format!("cluster_size={}", 1u64 << bits)).arg(&plain.path).arg(&packed.path);
+        peer::run_ok(&mut command);
+        packed.io(&["write -P 3 100k 1k", "write -P 4 2M 512"]);
+        let report = same(&format!("2^{bits}"), &fs::read(&packed.path).expect("the image"));
+        assert!(report.is_clean() && report.compressed_clusters > 0, "{report:?}");
+    }
+}
