@@ -2,11 +2,12 @@
 
 use std::fs::File;
 use std::io;
-use std::os::unix::process::CommandExt as _;
 use std::path::Path;
 use std::process::{Child, Command, ExitStatus, Stdio};
 use std::thread;
 use std::time::{Duration, Instant};
+
+use crate::descendants;
 
 const POLL: Duration = Duration::from_millis(20);
 
@@ -26,24 +27,31 @@ pub(crate) enum Ended {
 pub(crate) fn run(mut command: Command, log: &Path, limit: Duration) -> io::Result<Ended> {
     let output = File::create(log)?;
     command.stdin(Stdio::null()).stdout(output.try_clone()?).stderr(output);
-    // A group of its own, so that the children of a test that hangs are killed too.
-    let mut child = command.process_group(0).spawn()?;
+    let mut child = command.spawn()?;
     let start = Instant::now();
     loop {
         if let Some(status) = child.try_wait()? {
             return Ok(Ended::Exit(status));
         }
         if start.elapsed() > limit {
-            kill_group(&mut child)?;
+            kill(&mut child)?;
             return Ok(Ended::TimedOut(limit));
         }
         thread::sleep(POLL);
     }
 }
 
-fn kill_group(child: &mut Child) -> io::Result<()> {
-    let group = format!("-{}", child.id());
-    Command::new("kill").args(["-KILL", "--", &group]).status()?;
+/// With everything below it, and not by process group: the child shares ours, so that an interrupt from the terminal
+/// reaches all of them.
+fn kill(child: &mut Child) -> io::Result<()> {
+    let below = descendants::of(child.id());
+    child.kill()?;
+    if !below.is_empty() {
+        let mut kill = Command::new("kill");
+        kill.arg("-KILL").args(below.iter().map(u32::to_string));
+        // One that has ended meanwhile makes it complain.
+        kill.stderr(Stdio::null()).status()?;
+    }
     child.wait().map(drop)
 }
 
@@ -73,8 +81,15 @@ mod tests {
     fn a_hang_is_killed_with_its_children() {
         let (ended, text) = shell("sleep 1000 & echo $!; wait", Duration::from_millis(200));
         assert!(matches!(ended, Ended::TimedOut(_)), "{ended:?}");
-        let state = std::fs::read_to_string(format!("/proc/{}/stat", text.trim()));
-        let alive = state.is_ok_and(|state| !state.contains(") Z "));
-        assert!(!alive, "the child {text} lives on");
+        let alive = || {
+            let state = std::fs::read_to_string(format!("/proc/{}/stat", text.trim()));
+            state.is_ok_and(|state| !state.contains(") Z "))
+        };
+        // The kernel takes a moment to end a process.
+        let start = Instant::now();
+        while alive() && start.elapsed() < Duration::from_secs(10) {
+            thread::sleep(POLL);
+        }
+        assert!(!alive(), "the child {text} lives on");
     }
 }

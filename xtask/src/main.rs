@@ -5,6 +5,7 @@
 //! that tests append skips to (`outcome.rs`). The table at the end is `table.rs`.
 
 mod command;
+mod descendants;
 mod install;
 mod outcome;
 mod place;
