@@ -47,8 +47,9 @@ fn kill(child: &mut Child) -> io::Result<()> {
     let below = descendants::of(child.id());
     child.kill()?;
     if !below.is_empty() {
-        let mut kill = Command::new("kill");
-        kill.arg("-KILL").args(below.iter().map(u32::to_string));
+        // The shell's own: a program of this name is not everywhere.
+        let mut kill = Command::new("sh");
+        kill.args(["-c", "kill -KILL \"$@\"", "kill"]).args(below.iter().map(u32::to_string));
         // One that has ended meanwhile makes it complain.
         kill.stderr(Stdio::null()).status()?;
     }
