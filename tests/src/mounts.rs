@@ -20,10 +20,10 @@ use crate::tools::{self, ToolError};
 /// Environment variable: the directory for backing files.
 pub const DIRECTORY_ENV: &str = "BLKRING_TMP";
 
-/// How often, and how far apart, an unmount that finds the file system busy is tried again: a killed child of a test
-/// may hold a file for a moment.
-const UNMOUNT_TRIES: u32 = 50;
-const UNMOUNT_PAUSE: Duration = Duration::from_millis(100);
+/// How often, and how far apart, an unmount that finds the file system busy is tried again (a killed child of a test
+/// may hold a file for a moment), and a device is looked at that must become free.
+const TRIES: u32 = 500;
+const PAUSE: Duration = Duration::from_millis(10);
 
 /// Logical sector size of the device below a file system.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -111,16 +111,32 @@ impl Mount {
     }
 
     fn unmount(&self) -> Result<(), ToolError> {
-        for _ in 0..UNMOUNT_TRIES {
+        for _ in 0..TRIES {
             match tools::run("umount", &[&self.point]) {
                 Err(ToolError::Failed { stderr, .. }) if stderr.contains("busy") => {
-                    thread::sleep(UNMOUNT_PAUSE);
+                    thread::sleep(PAUSE);
                 }
                 ended => return ended.map(drop),
             }
         }
         eprintln!("{} stays busy and is unmounted lazily", self.point.display());
         tools::run("umount", &["--lazy".as_ref(), self.point.as_os_str()]).map(drop)
+    }
+
+    /// The kernel detaches the device when the last who has it open closes it. That may be another process that looks
+    /// for a free one, a moment after the unmount.
+    fn wait_until_detached(&self) -> bool {
+        let Some(device) = &self.device else { return true };
+        let ours = self.directory.path().join(sweep::BACKING);
+        let backing = format!("/sys/block/{device}/loop/backing_file");
+        for _ in 0..TRIES {
+            match fs::read_to_string(&backing) {
+                Ok(file) if Path::new(file.trim_end()) == ours => thread::sleep(PAUSE),
+                // Free, or another's already.
+                _ => return true,
+            }
+        }
+        false
     }
 }
 
@@ -129,6 +145,8 @@ impl Drop for Mount {
         // A panic here would abort a test that already panics and hide its message.
         if let Err(error) = self.unmount() {
             eprintln!("{} in {} is left: {error}", self.fs, self.directory.path().display());
+        } else if !self.wait_until_detached() {
+            eprintln!("{:?} stays attached to {}", self.device, self.directory.path().display());
         }
     }
 }
