@@ -1,4 +1,5 @@
 //! Queues on memory and on real files: the submission contract, alignment, wake-ups, removal.
+#![allow(clippy::unwrap_used, reason = "helpers of tests: a failed step fails the test")]
 
 use std::sync::Arc;
 
