@@ -53,6 +53,7 @@ pub fn check(
         geometry,
         reftable: Vec::new(),
         counts: Counts::new(limits.memory),
+        clusters: geometry.clusters_for(reader.len()),
         report: CheckReport { total_clusters: geometry.guest_clusters(), ..Default::default() },
         reader,
         sink,
@@ -84,6 +85,8 @@ struct Checker<'a> {
     /// The entries of the refcount table that lie inside the file.
     reftable: Vec<u64>,
     counts: Counts,
+    /// Clusters to compare: those of the file, and one more if something ends in it.
+    clusters: u64,
     report: CheckReport,
     reader: Reader<'a>,
     sink: &'a mut dyn FnMut(&Finding),
@@ -136,6 +139,7 @@ impl Checker<'_> {
         for cluster in first..=last {
             self.counts.add_references(cluster, kind, times)?;
         }
+        self.clusters = self.clusters.max(last + 1);
         Ok(Reach::Inside)
     }
 }

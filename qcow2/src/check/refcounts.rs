@@ -110,25 +110,26 @@ impl Checker<'_> {
         Ok(())
     }
 
-    /// Counts the clusters of the file whose refcounts are behind an unaligned entry.
+    /// Counts the clusters whose refcounts are behind an unaligned entry.
     fn note_unknown(&mut self, place: Place, index: usize) {
         let start = self.geometry.refblock_start(index).get();
-        let behind = self.file_clusters().saturating_sub(start);
+        let behind = self.clusters.saturating_sub(start);
         let clusters = behind.min(self.geometry.refblock_entries());
         if clusters > 0 && matches!(self.block(index), Block::Unknown) {
             self.find(Finding::RefcountsUnknown { place, clusters }, clusters);
         }
     }
 
-    /// Compares refcounts with references, cluster by cluster, up to the end of the file.
+    /// Compares refcounts with references, cluster by cluster.
     pub(super) fn compare(&mut self) {
         let counts = std::mem::replace(&mut self.counts, super::Counts::new(0));
         let mut last = 0;
         for (number, count) in counts.iter() {
             let cluster = HostCluster::new(number);
-            // Behind the end of the file only what has a reference matters: the rest of a table.
-            let beyond = number >= self.file_clusters() && count.references == 0;
-            if beyond || !self.refcount_known(cluster) {
+            if number >= self.clusters {
+                break;
+            }
+            if !self.refcount_known(cluster) {
                 continue;
             }
             let (refcount, references) = (count.refcount, count.references);
