@@ -112,6 +112,13 @@ impl Inbox {
         self.unfinished.get()
     }
 
+    #[cfg(feature = "sim")]
+    pub(crate) fn has_incoming(&self) -> bool {
+        !self.incoming.borrow().is_empty()
+            || !self.withdrawn.borrow().is_empty()
+            || !self.spawned.borrow().is_empty()
+    }
+
     pub(crate) fn close(&self) {
         self.closing.set(true);
     }

@@ -117,6 +117,11 @@ impl Lane {
         self.shared.state.lock().running
     }
 
+    #[cfg(feature = "sim")]
+    pub(crate) fn has_unsent(&self) -> bool {
+        !self.shared.state.lock().unsent.is_empty()
+    }
+
     /// Sends what is unsent. Ops for files go to `submit`, which is given the key to come back with; other devices
     /// take theirs at once. Stops early if `submit` has no room.
     pub(crate) fn send(

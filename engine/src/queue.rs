@@ -270,6 +270,21 @@ impl Queue {
         Ok(self.notify.as_ref().expect("made above").as_raw_fd())
     }
 
+    /// Where operations for this queue's ring are issued: for what is done outside any target, such as opening an
+    /// image with [`Queue::block_on`].
+    pub fn lane(&self) -> Lane {
+        self.lane.clone()
+    }
+
+    /// Whether a turn would do anything, as far as a queue without a ring can tell.
+    #[cfg(feature = "sim")]
+    pub(crate) fn has_work(&self) -> bool {
+        self.wakeups.has_ready()
+            || self.inbox.has_incoming()
+            || self.lane.has_unsent()
+            || self.services.iter().any(|service| service.lane().has_unsent())
+    }
+
     /// What this queue has issued so far.
     pub fn counts(&self) -> LaneCounts {
         self.lane.counts()

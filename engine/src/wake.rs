@@ -52,6 +52,11 @@ impl Wakeups {
         self.ready.lock().is_empty()
     }
 
+    #[cfg(feature = "sim")]
+    pub(crate) fn has_ready(&self) -> bool {
+        !self.ready.lock().is_empty()
+    }
+
     pub(crate) fn get_up(&self) {
         self.awake.store(true, Ordering::SeqCst);
     }

@@ -37,6 +37,11 @@ impl Storage {
         if offset >= self.size() {
             return Ok(extent(ExtentKind::Zero, limit));
         }
+        #[cfg(feature = "sim")]
+        if let Kind::Sim(file) = &self.device.kind {
+            let (data, end) = file.run(offset, limit.min(self.size()));
+            return Ok(extent(if data { ExtentKind::Data } else { ExtentKind::Zero }, end));
+        }
         let Kind::File(file) = &self.device.kind else {
             return Ok(extent(ExtentKind::Data, self.size()));
         };
