@@ -318,7 +318,7 @@ mod tests {
         let none = sectors.crash(&BTreeMap::new(), &mut |_, _, _| 0);
         assert!(Arc::ptr_eq(&none.pages, &sectors.pages));
         let all = sectors.crash(&BTreeMap::new(), &mut |_, _, landed| landed);
-        let shared = |page| Arc::ptr_eq(&all.pages[&page], &sectors.pages[&page]);
+        let shared = |page: &u64| Arc::ptr_eq(&all.pages[page], &sectors.pages[page]);
         assert_eq!((0..16).filter(|page| !shared(page)).collect::<Vec<_>>(), [2]);
     }
 
