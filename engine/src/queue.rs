@@ -242,9 +242,11 @@ impl Queue {
         Ok(())
     }
 
-    /// The completions of requests submitted with user data, oldest first.
+    /// The completions of requests submitted with user data, oldest first. What the iterator has not handed out when
+    /// it is dropped stays for the next call.
     pub fn completions(&mut self) -> impl Iterator<Item = Completion> + use<> {
-        std::mem::take(&mut *self.inbox.completions.borrow_mut()).into_iter()
+        let inbox = self.inbox.clone();
+        std::iter::from_fn(move || inbox.completions.borrow_mut().pop_front())
     }
 
     /// Requests accepted and not answered.

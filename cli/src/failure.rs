@@ -1,0 +1,84 @@
+//! What ends the program with an error, and how.
+
+use std::process::ExitCode;
+
+use blkring_bench::stream::StreamError;
+use blkring_engine::{IoError, OpenError, RingUnavailable};
+
+/// An error of the program: one line.
+#[derive(Debug, thiserror::Error)]
+pub enum Failure {
+    /// The command line makes no sense.
+    #[error("{0}")]
+    Usage(String),
+    /// A file or image cannot be opened.
+    #[error("Could not open '{path}': {reason}")]
+    Open {
+        /// As it was given.
+        path: String,
+        /// Why.
+        reason: String,
+    },
+    /// A request failed and nothing goes on after that.
+    #[error("Failed request: {}", describe(.0.errno))]
+    Request(IoError),
+    /// There is no ring.
+    #[error(transparent)]
+    Ring(#[from] RingUnavailable),
+    /// A queue failed as a whole.
+    #[error("The queue failed: {}", reason(.0))]
+    Queue(#[from] std::io::Error),
+}
+
+impl Failure {
+    /// The exit code.
+    pub fn exit_code(&self) -> ExitCode {
+        ExitCode::FAILURE
+    }
+
+    /// A file that cannot be opened as a storage.
+    pub fn open(path: &std::path::Path, error: &OpenError) -> Self {
+        let reason = match error {
+            OpenError::Io(error) => describe(error.errno),
+            OpenError::NotRegular { what, .. } => {
+                format!("it is {what}, and only regular files can be opened")
+            }
+            OpenError::NoDirectIo { .. } => {
+                "the file system does not support direct I/O (O_DIRECT)".to_owned()
+            }
+            other => other.to_string(),
+        };
+        Failure::Open { path: path.display().to_string(), reason }
+    }
+}
+
+impl From<StreamError> for Failure {
+    fn from(error: StreamError) -> Self {
+        match error {
+            StreamError::Request(error) => Failure::Request(error),
+            StreamError::Queue(error) => Failure::Queue(error),
+        }
+    }
+}
+
+/// The text of an error number, without the number.
+pub fn describe(errno: i32) -> String {
+    reason(&std::io::Error::from_raw_os_error(errno))
+}
+
+/// The text of an error, without the number.
+pub fn reason(error: &std::io::Error) -> String {
+    let text = error.to_string();
+    text.split_once(" (os error").map(|(text, _)| text.to_owned()).unwrap_or(text)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_text_of_an_error_has_no_number() {
+        assert_eq!(describe(5), "Input/output error");
+        assert_eq!(reason(&std::io::Error::other("plain")), "plain");
+    }
+}

@@ -1,0 +1,103 @@
+//! Options that several commands have.
+
+use blkring_engine::{Cache, Flags};
+
+/// The format of an image.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Format {
+    /// The bytes of the file.
+    Raw,
+    /// qcow2, version 3.
+    Qcow2,
+}
+
+/// Reads the name of a format.
+pub fn format(word: &str) -> Result<Format, String> {
+    match word {
+        "raw" => Ok(Format::Raw),
+        "qcow2" => Ok(Format::Qcow2),
+        _ => Err(format!("Unknown driver '{word}'")),
+    }
+}
+
+/// How the host caches an image.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum CacheMode {
+    /// No page cache; flushes make data durable.
+    None,
+    /// Page cache; flushes make data durable.
+    Writeback,
+    /// Page cache; every write is durable when it ends.
+    Writethrough,
+    /// No page cache; every write is durable when it ends.
+    Directsync,
+    /// Page cache; flushes do nothing.
+    Unsafe,
+}
+
+impl CacheMode {
+    /// Whether the page cache is used.
+    pub fn cache(self) -> Cache {
+        match self {
+            CacheMode::None | CacheMode::Directsync => Cache::Direct,
+            CacheMode::Writeback | CacheMode::Writethrough | CacheMode::Unsafe => Cache::Cached,
+        }
+    }
+
+    /// What each write carries.
+    pub fn write_flags(self) -> Flags {
+        match self {
+            CacheMode::Writethrough | CacheMode::Directsync => Flags::FUA,
+            CacheMode::None | CacheMode::Writeback | CacheMode::Unsafe => Flags::empty(),
+        }
+    }
+
+    /// Whether flushes are to be done.
+    pub fn flushes(self) -> bool {
+        self != CacheMode::Unsafe
+    }
+}
+
+/// Reads the name of a cache mode.
+pub fn cache_mode(word: &str) -> Result<CacheMode, String> {
+    match word {
+        "none" | "off" => Ok(CacheMode::None),
+        "writeback" => Ok(CacheMode::Writeback),
+        "writethrough" => Ok(CacheMode::Writethrough),
+        "directsync" => Ok(CacheMode::Directsync),
+        "unsafe" => Ok(CacheMode::Unsafe),
+        _ => Err("Invalid cache mode".to_owned()),
+    }
+}
+
+/// The kind of asynchronous I/O that was asked for. All of them run on the ring here.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Aio {
+    /// A pool of threads.
+    Threads,
+    /// Linux AIO.
+    Native,
+    /// io_uring.
+    IoUring,
+}
+
+impl Aio {
+    /// As the option calls it.
+    pub fn name(self) -> &'static str {
+        match self {
+            Aio::Threads => "threads",
+            Aio::Native => "native",
+            Aio::IoUring => "io_uring",
+        }
+    }
+}
+
+/// Reads the name of a kind of asynchronous I/O.
+pub fn aio(word: &str) -> Result<Aio, String> {
+    match word {
+        "threads" => Ok(Aio::Threads),
+        "native" => Ok(Aio::Native),
+        "io_uring" => Ok(Aio::IoUring),
+        _ => Err(format!("Invalid aio option: {word}")),
+    }
+}
