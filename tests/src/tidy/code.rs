@@ -33,9 +33,15 @@ pub(super) fn statements(text: &str) -> Vec<(usize, String)> {
     found
 }
 
-/// Everything before the module of unit tests that ends a file.
+/// Everything before the module of unit tests that ends a file. (`mod tests;` only names one: code may follow.)
 pub(super) fn without_tests(text: &str) -> &str {
-    text.split_once("\n#[cfg(test)]\nmod ").map_or(text, |(before, _)| before)
+    const START: &str = "\n#[cfg(test)]\nmod ";
+    let starts = text.match_indices(START).map(|(at, _)| at);
+    let mut modules = starts.filter(|at| {
+        let after = text.get(at + START.len()..).unwrap_or_default();
+        after.lines().next().is_some_and(|line| line.ends_with('{'))
+    });
+    modules.next().and_then(|at| text.get(..at)).unwrap_or(text)
 }
 
 /// Whether `word` stands in `line` by itself, not as a part of a longer name.

@@ -40,7 +40,10 @@ fn clocks_are_found() {
     let text = concat!("let a = Instant", "::now();");
     bad("clock", "tests/tests/x.rs", text);
     bad("clock", "qcow2/src/x.rs", concat!("let a = SystemTime", "::now();"));
+    bad("clock", "qcow2/src/x.rs", &format!("\n#[cfg(test)]\nmod tests;\n{text}"));
     good("bench/src/x.rs", text);
+    good("qcow2/src/x/tests.rs", text);
+    good("qcow2/src/x.rs", &format!("fn f() {{}}\n\n#[cfg(test)]\nmod tests {{\n{text}\n}}\n"));
     good("qcow2/src/x.rs", "fn f(now: Instant) {}");
 }
 
