@@ -5,7 +5,7 @@ use std::io;
 use std::path::PathBuf;
 use std::process::{Command, Stdio};
 
-use crate::report::Skip;
+use crate::report::{self, Skip};
 
 /// Why an installed program gave no result.
 #[derive(Debug, thiserror::Error)]
@@ -88,6 +88,28 @@ pub fn find(tool: &str) -> Result<PathBuf, ToolError> {
         .map(|directory| directory.join(tool))
         .find(|file| file.is_file())
         .ok_or_else(|| ToolError::NotInstalled { tool: tool.to_owned() })
+}
+
+/// Whether a program is missing, reported as a skip: the test returns when the answer is `true`.
+///
+/// # Panics
+/// With `BLKRING_CI=1`, if it is missing.
+#[track_caller]
+pub fn missing(tool: &str) -> bool {
+    report::or_skip(find(tool).map_err(Skip::from)).is_none()
+}
+
+/// Runs a command that must succeed; its standard output.
+///
+/// # Panics
+/// If it fails, with what it printed.
+#[track_caller]
+pub fn run_ok(command: &mut Command) -> String {
+    let output = command.output().expect("the program was found before");
+    let stdout = String::from_utf8_lossy(&output.stdout).into_owned();
+    let stderr = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success(), "{command:?}: {}: {stderr}{stdout}", output.status);
+    stdout
 }
 
 /// Runs an installed program, in the C locale and without input.

@@ -1,12 +1,15 @@
 //! The installed peers answer.
 
-use blkring_tests::report::{Skip, or_skip};
-use blkring_tests::tools::{ToolError, find, qemu_img, qemu_io, version};
+use blkring_tests::tools::{ToolError, missing, qemu_img, qemu_io, version};
 
 #[test]
 fn qemu_makes_writes_and_reads_an_image() {
-    let Some(_) = or_skip(find("qemu-img").map_err(Skip::from)) else { return };
-    let Some(_) = or_skip(find("qemu-io").map_err(Skip::from)) else { return };
+    if missing("qemu-img") {
+        return;
+    }
+    if missing("qemu-io") {
+        return;
+    }
     let directory = tempfile::tempdir().unwrap();
     let image = directory.path().join("image.qcow2");
     let image = image.to_str().unwrap();
@@ -20,7 +23,9 @@ fn qemu_makes_writes_and_reads_an_image() {
 
 #[test]
 fn a_failing_qemu_img_says_why() {
-    let Some(_) = or_skip(find("qemu-img").map_err(Skip::from)) else { return };
+    if missing("qemu-img") {
+        return;
+    }
     let error = qemu_img(&["check", "/nonexistent/image"]).unwrap_err();
     let ToolError::Failed { code, stderr, .. } = &error else { panic!("{error}") };
     assert_eq!(*code, Some(1));
@@ -29,7 +34,9 @@ fn a_failing_qemu_img_says_why() {
 
 #[test]
 fn qemu_is_new_enough() {
-    let Some(_) = or_skip(find("qemu-img").map_err(Skip::from)) else { return };
+    if missing("qemu-img") {
+        return;
+    }
     let version = version("qemu-img").unwrap();
     assert!(version.major >= 5, "{version:?}");
 }

@@ -99,6 +99,13 @@ fn paths_of_one_machine_are_found() {
 }
 
 #[test]
+fn silent_skips_are_found() {
+    let text = concat!("eprintln!(\"skip", "ped: no root\");");
+    bad("silent skip", "qcow2/tests/x.rs", text);
+    good("tests/src/report.rs", text);
+}
+
+#[test]
 fn paths_are_read_from_markdown() {
     let text = "In `qcow2/src/cut.rs` and `tracker/`, `README.md`; not `a::b/c`, `/sys/x`, `Queue`, `cargo xtask test`.";
     assert_eq!(named_paths(text), ["qcow2/src/cut.rs", "tracker/", "README.md"]);

@@ -6,11 +6,10 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use blkring_qcow2::{CheckLimits, CheckReport, check};
+use blkring_tests::tools;
 
 use proptest::prelude::*;
 use proptest::test_runner::TestRunner;
-
-mod peer;
 
 const CLUSTER: u64 = 65536;
 const COPIED: u64 = 1 << 63;
@@ -41,14 +40,14 @@ impl Scratch {
     fn create(&self, options: &str, size: &str) {
         let mut command = Command::new("qemu-img");
         command.args(["create", "-q", "-f", "qcow2", "-o", options]).arg(&self.path).arg(size);
-        peer::run_ok(&mut command);
+        tools::run_ok(&mut command);
     }
 
     fn io(&self, commands: &[&str]) {
         let mut command = Command::new("qemu-io");
         command.args(["-f", "qcow2"]);
         command.args(commands.iter().flat_map(|text| ["-c", text]));
-        peer::run_ok(command.arg(&self.path));
+        tools::run_ok(command.arg(&self.path));
     }
 }
 
@@ -202,7 +201,7 @@ fn entry_damage() -> Vec<Damage> {
 
 #[test]
 fn damaged_images() {
-    if peer::missing() {
+    if tools::missing("qemu-img") {
         return;
     }
     let base = base();
@@ -214,7 +213,7 @@ fn damaged_images() {
 
 #[test]
 fn truncated_images() {
-    if peer::missing() {
+    if tools::missing("qemu-img") {
         return;
     }
     let base = base();
@@ -242,7 +241,7 @@ fn truncated_images() {
 /// Where we are stricter on purpose: both must say that something is wrong, or we alone.
 #[test]
 fn differences() {
-    if peer::missing() {
+    if tools::missing("qemu-img") {
         return;
     }
     let base = base();
@@ -261,7 +260,7 @@ fn differences() {
 
 #[test]
 fn images_of_all_cluster_sizes() {
-    if peer::missing() {
+    if tools::missing("qemu-img") {
         return;
     }
     for bits in 9..=21 {
@@ -284,7 +283,7 @@ fn images_of_all_cluster_sizes() {
 
 #[test]
 fn compressed_images() {
-    if peer::missing() {
+    if tools::missing("qemu-img") {
         return;
     }
     for bits in [9, 12, 16, 21] {
@@ -299,7 +298,7 @@ fn compressed_images() {
         let mut command = Command::new("qemu-img");
         command.args(["convert", "-c", "-O", "qcow2", "-o"]);
         command.arg(format!("cluster_size={}", 1u64 << bits)).arg(&plain.path).arg(&packed.path);
-        peer::run_ok(&mut command);
+        tools::run_ok(&mut command);
         packed.io(&["write -P 3 100k 1k", "write -P 4 2M 512"]);
         let report = same(&format!("2^{bits}"), &fs::read(&packed.path).expect("the image"));
         assert!(report.is_clean() && report.compressed_clusters > 0, "{report:?}");
@@ -332,7 +331,7 @@ fn damage() -> impl Strategy<Value = (u64, Vec<u8>)> {
 
 #[test]
 fn random_damage() {
-    if peer::missing() {
+    if tools::missing("qemu-img") {
         return;
     }
     let base = base();

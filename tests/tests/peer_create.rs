@@ -6,8 +6,7 @@ use std::path::Path;
 use std::process::Command;
 
 use blkring_qcow2::{Backing, Compatible, CreateOptions, Layout};
-
-mod peer;
+use blkring_tests::tools;
 
 const MIB: u64 = 1 << 20;
 const GIB: u64 = 1 << 30;
@@ -37,7 +36,7 @@ fn compare(options: &CreateOptions) {
         command.args(["-b", &text(&backing.name), "-F", &text(&backing.format)]);
     }
     command.arg(&theirs).arg(options.size.to_string());
-    peer::run_ok(&mut command);
+    tools::run_ok(&mut command);
     create(&ours, options);
     let (ours, theirs) = (fs::read(ours).expect("ours"), fs::read(theirs).expect("theirs"));
     assert_eq!(ours.len(), theirs.len(), "{options:?}");
@@ -53,7 +52,7 @@ fn options(cluster_size: u64, size: u64) -> CreateOptions {
 
 #[test]
 fn images_without_backing() {
-    if peer::missing() {
+    if tools::missing("qemu-img") {
         return;
     }
     for bits in 9..=21 {
@@ -73,7 +72,7 @@ fn images_without_backing() {
 
 #[test]
 fn images_with_backing_and_lazy_refcounts() {
-    if peer::missing() {
+    if tools::missing("qemu-img") {
         return;
     }
     for bits in 9..=21 {
@@ -92,7 +91,7 @@ fn images_with_backing_and_lazy_refcounts() {
 /// The one layout that differs: the refcount table is made large enough at once.
 #[test]
 fn images_whose_refcount_table_needs_more_than_one_cluster_check_clean() {
-    if peer::missing() {
+    if tools::missing("qemu-img") {
         return;
     }
     for gib in [32, 33, 128] {
@@ -101,7 +100,7 @@ fn images_whose_refcount_table_needs_more_than_one_cluster_check_clean() {
         let layout = create(&path, &options(512, gib * GIB));
         assert!(layout.header.reftable().clusters > 1);
         let output =
-            peer::run_ok(Command::new("qemu-img").args(["check", "-f", "qcow2"]).arg(path));
+            tools::run_ok(Command::new("qemu-img").args(["check", "-f", "qcow2"]).arg(path));
         assert!(output.contains("No errors were found"), "{output}");
     }
 }
