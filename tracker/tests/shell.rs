@@ -6,8 +6,11 @@ use blkring_tracker::{Begin, Busy, Class, Guard, Marked, Overtaken, Phase, Span,
 use std::future::Future;
 use std::pin::Pin;
 use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::mpsc::{self, RecvTimeoutError};
 use std::sync::{Arc, Mutex};
 use std::task::{Context, Poll, Wake, Waker};
+use std::thread;
+use std::time::Duration;
 
 /// Counts its wakes.
 #[derive(Default)]
@@ -122,9 +125,22 @@ impl Drop for Nosy {
     }
 }
 
-/// Fails by deadlock if a waker is cloned, fired or dropped under the lock.
+/// Deadlocks if a waker is fired or dropped under the lock, hence on a thread of its own.
 #[test]
 fn wakers_run_outside_the_lock() {
+    let (done, finished) = mpsc::channel();
+    let run = thread::spawn(move || {
+        nosy_wakers();
+        done.send(()).expect("the test waits");
+    });
+    match finished.recv_timeout(Duration::from_secs(20)) {
+        Ok(()) => run.join().expect("it has finished"),
+        Err(RecvTimeoutError::Timeout) => panic!("a waker ran under the lock"),
+        Err(RecvTimeoutError::Disconnected) => run.join().expect("the wakers' checks hold"),
+    }
+}
+
+fn nosy_wakers() {
     let tracker = Tracker::new();
     let nosy = |at: u64| {
         let holds = ready(tracker.begin(Span::at(at, 1), Class::Shared));

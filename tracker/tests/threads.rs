@@ -8,10 +8,13 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicI32, Ordering};
 use std::task::{Context, Poll, Wake, Waker};
 use std::thread::{self, Thread};
+use std::time::{Duration, Instant};
 
 const UNITS: u64 = 16;
 const THREADS: u64 = 6;
 const ROUNDS: u64 = 4_000;
+/// Longer than any wait in a run that works, by far.
+const PATIENCE: Duration = Duration::from_secs(20);
 
 struct Unpark(Thread);
 
@@ -27,7 +30,11 @@ fn block_on<F: Future>(future: F) -> F::Output {
     loop {
         match future.as_mut().poll(&mut Context::from_waker(&waker)) {
             Poll::Ready(output) => return output,
-            Poll::Pending => thread::park(),
+            Poll::Pending => {
+                let since = Instant::now();
+                thread::park_timeout(PATIENCE);
+                assert!(since.elapsed() < PATIENCE, "nobody woke it");
+            }
         }
     }
 }

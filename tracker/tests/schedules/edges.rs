@@ -61,3 +61,14 @@ fn schedule_13_the_hull_covers_the_gap() {
     assert_eq!((request.span, request.class), (span(0..10), Class::Serialising));
     assert_eq!(desk.end(a), []);
 }
+
+/// A request that has ended is not mistaken for the one that has its slot now.
+#[test]
+#[should_panic(expected = "is not in flight")]
+fn a_stale_id_is_recognised() {
+    let mut desk = Desk::default();
+    let gone = desk.sh(0..1);
+    desk.end(gone);
+    desk.sh(0..1);
+    desk.end(gone);
+}
