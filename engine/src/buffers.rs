@@ -143,6 +143,24 @@ impl Allocation {
     }
 }
 
+impl IoMem {
+    /// Memory of its own, outside any budget, that holds `bytes` and is aligned for direct I/O.
+    pub fn aligned(bytes: &[u8]) -> IoMem {
+        let mem = IoMem::aligned_zeroed(bytes.len());
+        mem.copy_in(0, bytes);
+        mem
+    }
+
+    /// `len` zero bytes of its own, outside any budget, aligned for direct I/O.
+    pub fn aligned_zeroed(len: usize) -> IoMem {
+        let allocation = Allocation::new(len.max(1).next_multiple_of(BUFFER_ALIGNMENT));
+        let segment = Segment { address: allocation.address, len };
+        // SAFETY: the owner keeps the allocation, which is only reached through copies. Test:
+        // `aligned_memory_is_its_own`.
+        unsafe { IoMem::from_segments(&[segment], Arc::new(allocation)) }
+    }
+}
+
 impl Drop for Allocation {
     fn drop(&mut self) {
         // SAFETY: made by `alloc_zeroed` with this layout, freed once. Test: as above, under a sanitizer.
@@ -197,6 +215,14 @@ mod tests {
         if cfg!(debug_assertions) {
             assert_eq!(again.mem().to_vec(), vec![POISON; 8192]);
         }
+    }
+
+    #[test]
+    fn aligned_memory_is_its_own() {
+        let mem = IoMem::aligned(&[3; 700]);
+        let other = IoMem::aligned_zeroed(700);
+        assert!(mem.segments().all(|s| s.address % BUFFER_ALIGNMENT == 0 && s.len == 700));
+        assert_eq!((mem.to_vec(), other.to_vec()), (vec![3; 700], vec![0; 700]));
     }
 
     #[test]

@@ -1,6 +1,7 @@
 //! What ops act on: a file of the kernel, bytes in memory, or a file of the simulated disk.
 
 use std::fs::File;
+use std::os::unix::fs::MetadataExt;
 use std::sync::Arc;
 
 use blkring_tracker::sync::atomic::{AtomicI32, AtomicU64, Ordering};
@@ -50,6 +51,16 @@ impl Device {
     /// How many changes have completed.
     pub(crate) fn changes(&self) -> u64 {
         self.changes.load(Ordering::Acquire)
+    }
+
+    /// Device and inode of a file, an address for what is in memory or simulated.
+    pub(crate) fn identity(&self) -> (u64, u64) {
+        match &self.kind {
+            Kind::File(file) => file.metadata().map_or((0, 0), |m| (m.dev(), m.ino())),
+            Kind::Memory(memory) => (u64::MAX, std::ptr::from_ref(memory).addr() as u64),
+            #[cfg(feature = "sim")]
+            Kind::Sim(file) => (u64::MAX, Arc::as_ptr(file).addr() as u64),
+        }
     }
 
     /// The error number of a failed fdatasync, 0 if none has failed.

@@ -66,6 +66,17 @@ impl<T: Clone + Send + 'static> Job<T> {
         Join { job: self.clone(), place: None }
     }
 
+    /// A future that polls the job and is ready when `done` says so or the job has ended. Whoever changes what `done`
+    /// looks at calls [`Job::nudge`].
+    pub fn until<D: FnMut() -> bool>(self: &Arc<Self>, done: D) -> Until<T, D> {
+        Until { join: self.join(), done }
+    }
+
+    /// Wakes every waiter, for those that wait for less than the end.
+    pub fn nudge(&self) {
+        self.waiters.wake_all();
+    }
+
     /// The result, once there is one.
     pub fn result(&self) -> Option<T> {
         self.result.lock().clone()
@@ -123,6 +134,25 @@ impl<T: Clone + Send + 'static> Future for Join<T> {
             Some(result) => Poll::Ready(result),
             None => Poll::Pending,
         }
+    }
+}
+
+/// A waiter for a part of a job.
+#[must_use = "a job goes on when its waiters are polled"]
+pub struct Until<T, D> {
+    join: Join<T>,
+    done: D,
+}
+
+impl<T: Clone + Send + 'static, D: FnMut() -> bool + Unpin> Future for Until<T, D> {
+    type Output = ();
+
+    fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<()> {
+        let this = &mut *self;
+        if (this.done)() || Pin::new(&mut this.join).poll(cx).is_ready() || (this.done)() {
+            return Poll::Ready(());
+        }
+        Poll::Pending
     }
 }
 

@@ -57,7 +57,7 @@ pub use blkring_tracker as tracker;
 pub use buffers::{BUFFER_ALIGNMENT, Buffer, BufferPool};
 pub use error::{IoError, Operation, Result};
 pub use inbox::{Disk, Receipt, Ticket};
-pub use job::{Job, Join};
+pub use job::{Job, Join, Until};
 pub use lane::{Lane, LaneCounts};
 pub use memory::{IoMem, Segment};
 pub use queue::{Queue, QueueOptions, QueueSeed, Turn};

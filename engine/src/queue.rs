@@ -158,7 +158,12 @@ impl Queue {
         })
     }
 
-    fn watch_service(&mut self, service: &Arc<Service>) -> io::Result<()> {
+    /// Sends and reaps the shared work of `service` in the turns of this queue. Attaching a target does that for its
+    /// own service.
+    ///
+    /// # Errors
+    /// If its ring cannot be watched.
+    pub fn watch_service(&mut self, service: &Arc<Service>) -> io::Result<()> {
         if self.services.iter().any(|known| Arc::ptr_eq(known, service)) {
             return Ok(());
         }

@@ -18,6 +18,7 @@ mod check;
 mod entry;
 mod geometry;
 mod header;
+mod image;
 mod layout;
 
 pub use address::{GuestCluster, GuestOffset, HostCluster, HostOffset};
@@ -36,5 +37,8 @@ pub use header::{
     Access, Autoclear, Backing, Compatible, Extension, ExtensionKind, HEADER_FIXED_BYTES,
     HEADER_PREFIX_BYTES, Header, HeaderError, Incompatible, L1Table, MAX_BACKING_FORMAT_BYTES,
     MAX_BACKING_NAME_BYTES, RefTable, TableKind,
+};
+pub use image::{
+    AllocPolicy, FileOpener, Image, ImageInfo, ImageOptions, ImageStatistics, OpenError, Opener,
 };
 pub use layout::{CreateError, CreateOptions, Layout, LayoutWrite};

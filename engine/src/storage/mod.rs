@@ -132,7 +132,18 @@ impl Storage {
         &self.buffers
     }
 
-    fn error(&self, operation: Operation, offset: u64, errno: i32) -> IoError {
+    /// Something that is equal for two storages of the same file.
+    pub fn identity(&self) -> (u64, u64) {
+        self.device.identity()
+    }
+
+    /// Whether its ops need a ring of the kernel: true for files, false in memory and simulated.
+    pub fn needs_ring(&self) -> bool {
+        matches!(self.device.kind, Kind::File(_))
+    }
+
+    /// An error of this storage.
+    pub fn error(&self, operation: Operation, offset: u64, errno: i32) -> IoError {
         IoError::new(&self.device.path, operation, offset, errno)
     }
 

@@ -1,0 +1,145 @@
+//! An opened image: a qcow2 file with its chain of backing files, driven by any number of queues.
+//!
+//! # The path of a request
+//!
+//! *check* (`request`), *admit* (`request`: the image's tracker), *map* (`layer` for reads, `plan` for writes),
+//! *reserve* if need be (`refill`), *move bytes* (`read`, `write`, `copy`), *publish* (`claim`), *release*, *answer*.
+//! Metadata reaches the file by a *cut* (`cut`), the only writer of L2 slices and L1 entries; refcounts are written by
+//! refills and cuts, under one slot.
+
+mod claim;
+mod clock;
+mod close;
+mod copy;
+mod cut;
+mod l1;
+mod layer;
+mod lease;
+mod open;
+mod options;
+mod plan;
+mod pool;
+mod read;
+mod refblock;
+mod refcounts;
+mod refill;
+mod request;
+mod slices;
+mod state;
+mod statistics;
+mod write;
+mod zero;
+
+use std::sync::Arc;
+
+use blkring_engine::tracker::Tracker;
+use blkring_engine::tracker::sync::Mutex;
+use blkring_engine::{BufferPool, LaneCounts, Result, Service, Storage};
+
+pub use open::{FileOpener, OpenError, Opener};
+pub use options::{AllocPolicy, ImageOptions};
+pub use statistics::ImageStatistics;
+
+use layer::Layer;
+use plan::BackingEnd;
+use statistics::Counters;
+
+/// An opened qcow2 image.
+///
+/// All requests go through queues ([`Queue::attach`](blkring_engine::Queue::attach)); control operations are methods.
+pub struct Image {
+    top: Arc<Layer>,
+    /// What lies below the top, nearest first.
+    backing: Vec<Member>,
+    tracker: Arc<Tracker>,
+    buffers: Arc<BufferPool>,
+    service: Arc<Service>,
+    counters: Counters,
+    info: ImageInfo,
+    /// The lock *life*: whether requests are still taken.
+    life: Mutex<Life>,
+}
+
+/// One file below the top of a chain.
+enum Member {
+    Qcow2(Arc<Layer>),
+    Raw(Arc<Storage>),
+}
+
+impl Member {
+    /// Bytes that it has; beyond reads as zeros.
+    fn size(&self) -> u64 {
+        match self {
+            Member::Qcow2(layer) => layer.geometry.virtual_size(),
+            Member::Raw(storage) => storage.size(),
+        }
+    }
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Life {
+    Open,
+    Closed,
+}
+
+/// What is known of an image without reading its tables.
+#[derive(Debug, Clone, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct ImageInfo {
+    /// Bytes of the virtual disk.
+    pub virtual_size: u64,
+    /// Bytes of a cluster.
+    pub cluster_size: u64,
+    /// The name of the backing file, as it is in the header.
+    pub backing_name: Option<String>,
+    /// Its format, as it is in the header.
+    pub backing_format: Option<String>,
+}
+
+impl Image {
+    /// What is known of the image without reading its tables.
+    pub fn info(&self) -> &ImageInfo {
+        &self.info
+    }
+
+    /// The file of the image.
+    pub fn storage(&self) -> &Arc<Storage> {
+        &self.top.storage
+    }
+
+    /// What the shared work of the image has issued.
+    pub fn service_counts(&self) -> LaneCounts {
+        self.service.counts()
+    }
+
+    /// What happened so far.
+    pub fn statistics(&self) -> ImageStatistics {
+        statistics::of(self)
+    }
+
+    /// How far anything below the top may have bytes.
+    fn backing_end(&self) -> BackingEnd {
+        BackingEnd(self.backing.first().map_or(0, Member::size))
+    }
+
+    /// Makes everything answered before durable: a cut that is frozen from now on, and an fdatasync.
+    async fn flush_metadata(&self) -> Result<()> {
+        self.top.flush_job().join().await
+    }
+}
+
+impl Drop for Image {
+    /// Waits for shared operations in flight, then drops the work that they belong to. What was not flushed is
+    /// lost, as in a power cut; the reservation is found again at the next open.
+    fn drop(&mut self) {
+        if let Err(error) = self.service.settle() {
+            tracing::error!(%error, "shared work could not be waited for");
+        }
+        self.top.abandon_work();
+        for member in &self.backing {
+            if let Member::Qcow2(layer) = member {
+                layer.abandon_work();
+            }
+        }
+    }
+}

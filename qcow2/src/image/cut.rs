@@ -1,0 +1,339 @@
+//! A cut: a consistent set of metadata, frozen at one instant and written out.
+//!
+//! A cut that has not frozen yet is *next*: everything that must be in it joins it. It takes the slot and freezes in
+//! one lock hold; from then on a new one is next. When all its writes have landed it gives the slot up, so no slice
+//! is ever in flight twice, while the fdatasyncs of flushes may overlap.
+
+use std::future::poll_fn;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::task::Poll;
+
+use blkring_engine::{Flags, IoMem, Job, Operation, Result, Variant};
+
+use super::l1::FrozenL1;
+use super::layer::Layer;
+use super::refcounts::{Block, with_counts};
+use super::slices::{FrozenSlice, Order};
+use super::state::{SharedJob, State, Unlinked};
+use crate::address::{HostCluster, HostOffset};
+use crate::geometry::Geometry;
+
+/// What one cut writes.
+#[derive(Default)]
+struct Frozen {
+    slices: Vec<FrozenSlice>,
+    /// Where each of `slices` goes.
+    places: Vec<HostOffset>,
+    l1: FrozenL1,
+    unlinked: Vec<Unlinked>,
+    freed: Vec<HostCluster>,
+    /// Refcount blocks with counts set to zero: index, block, contents, bytes that changed.
+    blocks: Vec<(usize, HostCluster, Block, std::ops::Range<usize>)>,
+    presync: Presync,
+}
+
+/// Whether an fdatasync must come before the writes of a cut.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+enum Presync {
+    #[default]
+    None,
+    Needed,
+}
+
+/// Who asks for the slot.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Holder {
+    Cut,
+    Refill,
+}
+
+impl Layer {
+    /// The cut that has not frozen yet.
+    pub(crate) fn cut_job(self: &Arc<Self>) -> SharedJob {
+        let mut state = self.lock();
+        self.next_cut(&mut state)
+    }
+
+    fn next_cut(self: &Arc<Self>, state: &mut State) -> SharedJob {
+        let layer = self.clone();
+        state.work.next_cut.get_or_insert_with(|| Job::new(layer.cut())).clone()
+    }
+
+    /// The flush whose cut has not frozen yet: that cut, and an fdatasync.
+    pub(crate) fn flush_job(self: &Arc<Self>) -> SharedJob {
+        let mut state = self.lock();
+        state.pools.flushes += 1;
+        if self.broken(&state, Variant::FlushJoinsFrozenCut)
+            && let Some(frozen) =
+                state.work.frozen_flush.clone().filter(|job| job.result().is_none())
+        {
+            return frozen;
+        }
+        let cut = self.next_cut(&mut state);
+        let layer = self.clone();
+        let body = async move {
+            cut.join().await?;
+            layer.sync().await
+        };
+        state.work.next_flush.get_or_insert_with(|| Job::new(body)).clone()
+    }
+
+    async fn cut(self: Arc<Self>) -> Result<()> {
+        self.load_blocks_to_free().await;
+        let frozen = self.take_slot(Holder::Cut, |layer, state| layer.freeze(state)).await;
+        if self.broken(&self.lock(), Variant::SlotFreedBeforeLanding) {
+            self.give_slot_up();
+        }
+        let result = self.write_out(&frozen).await;
+        self.settle(&frozen, result.is_ok());
+        self.give_slot_up();
+        result
+    }
+
+    /// Waits until nobody has the slot, takes it, and does `first` in the same lock hold.
+    pub(crate) async fn take_slot<R>(
+        self: &Arc<Self>,
+        holder: Holder,
+        mut first: impl FnMut(&Arc<Self>, &mut State) -> R,
+    ) -> R {
+        loop {
+            let other = {
+                let mut state = self.lock();
+                match state.work.slot.clone() {
+                    Some(other) => other,
+                    None => {
+                        state.work.slot = match holder {
+                            Holder::Cut => state.work.next_cut.take(),
+                            Holder::Refill => state.work.refill.clone(),
+                        };
+                        return first(self, &mut state);
+                    }
+                }
+            };
+            let (layer, held) = (self.clone(), other.clone());
+            other
+                .until(move || {
+                    layer.lock().work.slot.as_ref().is_none_or(|now| !Arc::ptr_eq(now, &held))
+                })
+                .await;
+        }
+    }
+
+    /// Gives the slot up and wakes those that wait for it.
+    pub(crate) fn give_slot_up(&self) {
+        let held = self.lock().work.slot.take();
+        if let Some(job) = held {
+            job.nudge();
+        }
+    }
+
+    /// Loads the refcount blocks of clusters that are to be freed, before the slot is taken. A block that cannot be
+    /// loaded keeps its clusters waiting; they are only leaked.
+    async fn load_blocks_to_free(self: &Arc<Self>) {
+        let indexes: std::collections::BTreeSet<usize> = {
+            let state = self.lock();
+            state
+                .unlinks
+                .to_free
+                .iter()
+                .map(|&c| self.geometry.refblock_index(c))
+                .take(4096)
+                .collect()
+        };
+        for index in indexes.into_iter().take(4) {
+            if let Err(error) = self.load_block(index).await {
+                tracing::warn!(%error, "a refcount block cannot be read; its freed clusters leak");
+            }
+        }
+    }
+
+    fn freeze(self: &Arc<Self>, state: &mut State) -> Frozen {
+        state.work.frozen_flush = state.work.next_flush.take();
+        let slices = state.slices.freeze();
+        let geometry = &self.geometry;
+        let place = |slice: &FrozenSlice| {
+            let first = geometry.slice_start(slice.number);
+            let table = state.l1.table(geometry.l1_index(first), geometry);
+            let (table, _) =
+                table.ok().flatten().expect("a slice is cached after its table was found");
+            geometry.slice_offset(table, geometry.slice_in_table(first))
+        };
+        let places = slices.iter().map(place).collect();
+        let l1 = state.l1.freeze(self.l1_unit());
+        let unlinked = std::mem::take(&mut state.unlinks.fresh);
+        if self.broken(state, Variant::DecrementInOwnCut) {
+            state.unlinks.to_free.extend(unlinked.iter().map(|one| one.cluster));
+        }
+        let mut frozen = Frozen { slices, places, l1, unlinked, ..Frozen::default() };
+        frozen.presync = presync(state, &frozen);
+        freeze_counts(state, &mut frozen, geometry);
+        frozen
+    }
+
+    /// Entries of the L1 table go out in blocks of this many bytes: whole sectors, within the table's clusters.
+    fn l1_unit(&self) -> u64 {
+        self.storage.alignment().max(512).min(self.geometry.cluster_size())
+    }
+
+    async fn write_out(&self, frozen: &Frozen) -> Result<()> {
+        tracing::debug!(
+            path = %self.storage.path(),
+            slices = frozen.slices.len(),
+            l1 = frozen.l1.blocks.len(),
+            presync = ?frozen.presync,
+            "cut"
+        );
+        if frozen.presync == Presync::Needed {
+            self.sync().await?;
+        }
+        let mut writes: Vec<(HostOffset, IoMem)> = Vec::new();
+        for (slice, place) in frozen.slices.iter().zip(&frozen.places) {
+            let bytes: Vec<u8> = slice.entries.iter().flat_map(|raw| raw.to_be_bytes()).collect();
+            writes.push((*place, IoMem::aligned(&bytes)));
+        }
+        let l1 = self.header.lock().l1().offset;
+        for (offset, bytes) in &frozen.l1.blocks {
+            let place = l1.checked_add(*offset).expect("the table lies below 2^56");
+            writes.push((place, IoMem::aligned(bytes)));
+        }
+        for (_, cluster, block, touched) in &frozen.blocks {
+            let (within, bytes) = self.block_part(block, touched.clone());
+            let place = self.geometry.host_offset(*cluster).checked_add(within);
+            writes.push((place.expect("blocks lie below 2^56"), IoMem::aligned(bytes)));
+        }
+        self.write_all(&writes).await
+    }
+
+    /// Writes several pieces of metadata side by side and waits for all of them, whatever becomes of one.
+    pub(crate) async fn write_all(&self, writes: &[(HostOffset, IoMem)]) -> Result<()> {
+        type Write<'a> = Pin<Box<dyn Future<Output = Result<()>> + Send + 'a>>;
+        let lane = self.service.lane();
+        let mut open: Vec<Option<Write<'_>>> = Vec::with_capacity(writes.len());
+        for (place, mem) in writes {
+            let write = self.storage.write(lane, place.get(), mem, Flags::empty());
+            open.push(Some(Box::pin(write)));
+        }
+        let mut result = Ok(());
+        poll_fn(|cx| {
+            for write in &mut open {
+                if let Some(Poll::Ready(one)) = write.as_mut().map(|w| w.as_mut().poll(cx)) {
+                    *write = None;
+                    if result.is_ok() {
+                        result = one;
+                    }
+                }
+            }
+            if open.iter().all(Option::is_none) { Poll::Ready(()) } else { Poll::Pending }
+        })
+        .await;
+        result
+    }
+
+    /// Notes that the writes of a cut have landed, or puts back what they should have carried.
+    fn settle(&self, frozen: &Frozen, success: bool) {
+        let mut state = self.lock();
+        if !success {
+            state.slices.put_back(&frozen.slices);
+            state.l1.put_back(&frozen.l1);
+            if !self.broken(&state, Variant::UnlinkMarksLostOnError) {
+                state.unlinks.fresh.extend(&frozen.unlinked);
+            } else {
+                let due = frozen.unlinked.iter().map(|one| (Default::default(), *one));
+                state.unlinks.removed.extend(due);
+            }
+            // What the disk has of these counts is unknown: load them anew, and set them to zero again.
+            state.unlinks.to_free.extend(&frozen.freed);
+            for (index, ..) in &frozen.blocks {
+                state.refcounts.forget(*index);
+            }
+            return;
+        }
+        let stamp = state.clock.landed();
+        state.slices.landed(&frozen.slices, stamp);
+        state.l1.landed(&frozen.l1, stamp);
+        let in_own_cut = self.broken(&state, Variant::DecrementInOwnCut);
+        let removed = frozen.unlinked.iter().filter(|_| !in_own_cut).map(|one| (stamp, *one));
+        state.unlinks.removed.extend(removed);
+        for cluster in &frozen.freed {
+            state.refcounts.freed(*cluster);
+        }
+        if self.broken(&state, Variant::EvictionPromotes) {
+            state.clock.synced(stamp);
+        }
+        state.recycle(self.reserve);
+    }
+
+    /// The part of a refcount block that holds `touched`, in whole sectors: where it begins, and its bytes.
+    pub(crate) fn block_part<'a>(
+        &self,
+        block: &'a Block,
+        touched: std::ops::Range<usize>,
+    ) -> (u64, &'a [u8]) {
+        let unit = usize::try_from(self.l1_unit()).expect("a sector is small");
+        let start = touched.start / unit * unit;
+        let end = touched.end.next_multiple_of(unit).min(block.len());
+        let part = block.get(start..end).expect("touched bytes lie within the block");
+        (start as u64, part)
+    }
+
+    /// A refcount block, loaded if it is not cached. `None` if the table names none.
+    pub(crate) async fn load_block(&self, index: usize) -> Result<Option<(HostCluster, Block)>> {
+        let named = {
+            let state = self.lock();
+            let named = state.refcounts.block_at(index, &self.geometry);
+            let named = named.map_err(|error| {
+                tracing::warn!(path = %self.storage.path(), index, %error, "bad refcount table entry");
+                self.error(Operation::Allocate, index as u64 * 8, libc::EIO)
+            })?;
+            let Some(cluster) = named else { return Ok(None) };
+            if let Some(block) = state.refcounts.cached(index) {
+                return Ok(Some((cluster, block)));
+            }
+            cluster
+        };
+        let len = usize::try_from(self.geometry.cluster_size()).expect("a cluster is small");
+        let mem = IoMem::aligned_zeroed(len);
+        let offset = self.geometry.host_offset(named);
+        self.storage.read(self.service.lane(), offset.get(), &mem).await?;
+        let mut state = self.lock();
+        if let Some(block) = state.refcounts.cached(index) {
+            return Ok(Some((named, block)));
+        }
+        let block: Block = Arc::new(mem.to_vec());
+        state.refcounts.cache(index, block.clone());
+        Ok(Some((named, block)))
+    }
+}
+
+fn presync(state: &State, frozen: &Frozen) -> Presync {
+    let pending = |stamp| {
+        !state.clock.is_durable(stamp) && !state.variants.has(Variant::PendingLinkWithoutSync)
+    };
+    let careful = |slice: &FrozenSlice| {
+        slice.order == Order::Careful && !state.variants.has(Variant::PayloadAfterEntry)
+    };
+    let slices = frozen.slices.iter().any(|slice| careful(slice) || pending(slice.linked));
+    let tables = frozen.l1.entries.iter().any(|(_, table)| pending(*table));
+    if slices || tables { Presync::Needed } else { Presync::None }
+}
+
+/// Takes the clusters whose counts can go to zero now: those whose block is cached.
+fn freeze_counts(state: &mut State, frozen: &mut Frozen, geometry: &Geometry) {
+    let due = std::mem::take(&mut state.unlinks.to_free);
+    let mut by_block: std::collections::BTreeMap<usize, Vec<HostCluster>> = Default::default();
+    for cluster in due {
+        by_block.entry(geometry.refblock_index(cluster)).or_default().push(cluster);
+    }
+    for (index, clusters) in by_block {
+        let named = state.refcounts.block_at(index, geometry);
+        let (Ok(Some(cluster)), Some(block)) = (named, state.refcounts.cached(index)) else {
+            state.unlinks.to_free.extend(clusters);
+            continue;
+        };
+        let (block, touched) = with_counts(&block, clusters.iter().copied(), 0, geometry);
+        state.refcounts.cache(index, block.clone());
+        frozen.freed.extend(clusters);
+        frozen.blocks.push((index, cluster, block, touched));
+    }
+}

@@ -1,0 +1,335 @@
+//! Opening an image and the chain below it.
+//!
+//! Nothing is allocated from a size in the file before that size was checked against the file's length. The chain is
+//! walked in a loop; a file that comes up twice, or too many of them, are refused.
+
+use std::collections::HashSet;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use blkring_engine::tracker::Tracker;
+use blkring_engine::tracker::sync::Mutex;
+use blkring_engine::{
+    Access, BufferPool, Cache, IoError, IoMem, Lane, OpenOptions, Operation, RingUnavailable,
+    Service, Storage,
+};
+
+use super::claim::ClaimId;
+use super::l1::L1;
+use super::layer::Layer;
+use super::options::ImageOptions;
+use super::refcounts::Refcounts;
+use super::slices::SliceCache;
+use super::state::{Pools, State};
+use super::statistics::Counters;
+use super::{Image, ImageInfo, Life, Member};
+use crate::address::{HostCluster, HostOffset};
+use crate::header::{self, HEADER_PREFIX_BYTES, Header, HeaderError};
+
+/// Opens the files that an image names. A name comes from the image and is not to be trusted: the embedder decides
+/// which files it may lead to.
+pub trait Opener: Send + Sync {
+    /// Opens the file that the image at `referrer` calls `name`.
+    ///
+    /// # Errors
+    /// Of the file, or of a policy that does not allow it.
+    fn open(
+        &self,
+        referrer: &str,
+        name: &str,
+        access: Access,
+    ) -> Result<Storage, blkring_engine::OpenError>;
+}
+
+/// Opens regular files by path, relative names from the directory of the image that names them.
+#[derive(Debug, Clone, Default)]
+pub struct FileOpener {
+    /// Whether the page cache is used.
+    pub cache: Cache,
+}
+
+impl Opener for FileOpener {
+    fn open(
+        &self,
+        referrer: &str,
+        name: &str,
+        access: Access,
+    ) -> Result<Storage, blkring_engine::OpenError> {
+        let directory = Path::new(referrer).parent().map(PathBuf::from).unwrap_or_default();
+        Storage::open(&directory.join(name), &OpenOptions::new().access(access).cache(self.cache))
+    }
+}
+
+/// Why an image could not be opened.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum OpenError {
+    /// A file of the chain could not be opened.
+    #[error("{0}")]
+    Storage(#[from] blkring_engine::OpenError),
+    /// A file of the chain could not be read.
+    #[error("{0}")]
+    Io(#[from] IoError),
+    /// Not a qcow2 image, damaged, or one with a feature that is not supported.
+    #[error("{path}: {source}")]
+    Header {
+        /// The file.
+        path: Arc<str>,
+        /// What is wrong.
+        source: HeaderError,
+    },
+    /// A table ends beyond the end of the file.
+    #[error("{path}: the {table} ends at {end}, beyond the end of the file")]
+    Truncated {
+        /// The file.
+        path: Arc<str>,
+        /// Which table.
+        table: &'static str,
+        /// Where it ends.
+        end: HostOffset,
+    },
+    /// The image does not say what format its backing file has. It is never guessed: a raw guest could write
+    /// anything there.
+    #[error("{path}: the format of the backing file '{name}' is not given")]
+    NoBackingFormat {
+        /// The image.
+        path: Arc<str>,
+        /// Its backing file.
+        name: String,
+    },
+    /// The backing file has a format that is not supported.
+    #[error("{path}: the backing file format '{format}' is not supported")]
+    BackingFormat {
+        /// The image.
+        path: Arc<str>,
+        /// The format.
+        format: String,
+    },
+    /// A file is its own backing file, perhaps by way of others.
+    #[error("{path}: the backing chain leads back to itself")]
+    Loop {
+        /// The file that came up twice.
+        path: Arc<str>,
+    },
+    /// The chain has too many files.
+    #[error("{path}: more than {limit} backing files")]
+    TooDeep {
+        /// The last file that was looked at.
+        path: Arc<str>,
+        /// How many are allowed.
+        limit: usize,
+    },
+    /// There is no io_uring for the shared work.
+    #[error("{0}")]
+    Ring(#[from] RingUnavailable),
+}
+
+impl OpenError {
+    /// The error number that a program would report.
+    pub fn errno(&self) -> i32 {
+        match self {
+            OpenError::Storage(error) => error.errno(),
+            OpenError::Io(error) => error.errno,
+            OpenError::Header { source, .. } => source.errno(),
+            OpenError::Truncated { .. }
+            | OpenError::Loop { .. }
+            | OpenError::NoBackingFormat { .. } => libc::EINVAL,
+            OpenError::TooDeep { .. } => libc::ELOOP,
+            OpenError::BackingFormat { .. } | OpenError::Ring(_) => libc::ENOTSUP,
+        }
+    }
+}
+
+/// What is below an image, as it says itself.
+struct Below {
+    name: String,
+    format: String,
+}
+
+impl Image {
+    /// Opens the qcow2 image in `storage` and its chain. The reads go to `lane`: run this with
+    /// [`Queue::block_on`](blkring_engine::Queue::block_on).
+    ///
+    /// # Errors
+    /// [`OpenError`], which names the file and what is wrong with it.
+    pub async fn open(
+        lane: &Lane,
+        storage: Storage,
+        opener: &dyn Opener,
+        options: ImageOptions,
+    ) -> Result<Arc<Image>, OpenError> {
+        let service = if storage.needs_ring() {
+            Service::new()?
+        } else {
+            Service::without_ring(options.depth)
+        };
+        let mut seen = HashSet::from([storage.identity()]);
+        let access = match options.access {
+            Access::ReadOnly => header::Access::Read,
+            Access::ReadWrite => header::Access::Write,
+        };
+        let top = open_layer(lane, storage, &service, access, &options).await?;
+        let info = info_of(&top.header.lock());
+        let mut backing = Vec::new();
+        let mut referrer = top.storage.path().clone();
+        let mut below = below(&top)?;
+        while let Some(Below { name, format }) = below.take() {
+            if backing.len() == options.max_chain {
+                return Err(OpenError::TooDeep { path: referrer, limit: options.max_chain });
+            }
+            let storage = opener.open(&referrer, &name, Access::ReadOnly)?;
+            if !seen.insert(storage.identity()) {
+                return Err(OpenError::Loop { path: storage.path().clone() });
+            }
+            match format.as_str() {
+                "raw" => backing.push(Member::Raw(Arc::new(storage))),
+                "qcow2" => {
+                    let layer =
+                        open_layer(lane, storage, &service, header::Access::Read, &options).await?;
+                    referrer = layer.storage.path().clone();
+                    below = self::below(&layer)?;
+                    backing.push(Member::Qcow2(layer));
+                }
+                _ => return Err(OpenError::BackingFormat { path: referrer, format }),
+            }
+        }
+        Ok(Arc::new(Image {
+            tracker: Tracker::new(),
+            buffers: BufferPool::new(options.buffer_bytes),
+            counters: Counters::default(),
+            life: Mutex::new(Life::Open),
+            service,
+            backing,
+            info,
+            top,
+        }))
+    }
+}
+
+fn info_of(header: &Header) -> ImageInfo {
+    let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
+    ImageInfo {
+        virtual_size: header.geometry().virtual_size(),
+        cluster_size: header.geometry().cluster_size(),
+        backing_name: header.backing_name().map(text),
+        backing_format: header.backing_format().map(text),
+    }
+}
+
+fn below(layer: &Layer) -> Result<Option<Below>, OpenError> {
+    let info = info_of(&layer.header.lock());
+    match (info.backing_name, info.backing_format) {
+        (None, _) => Ok(None),
+        (Some(name), Some(format)) => Ok(Some(Below { name, format })),
+        (Some(name), None) => {
+            Err(OpenError::NoBackingFormat { path: layer.storage.path().clone(), name })
+        }
+    }
+}
+
+async fn open_layer(
+    lane: &Lane,
+    storage: Storage,
+    service: &Arc<Service>,
+    access: header::Access,
+    options: &ImageOptions,
+) -> Result<Arc<Layer>, OpenError> {
+    let mut header = read_header(lane, &storage, access).await?;
+    let geometry = *header.geometry();
+    let writable = access == header::Access::Write;
+    if writable && header.clear_autoclear() {
+        let mem = IoMem::aligned(&header.fixed_bytes());
+        storage.write(lane, 0, &mem, Default::default()).await?;
+        storage.flush(lane).await?;
+    }
+    let l1 = header.l1();
+    let raw = read_table(lane, &storage, "L1 table", l1.offset, l1.bytes()).await?;
+    let table = if writable {
+        let table = header.reftable();
+        read_table(lane, &storage, "refcount table", table.offset, table.bytes(&geometry)).await?
+    } else {
+        Vec::new()
+    };
+    let end = HostCluster::new(geometry.clusters_for(storage.size()));
+    let slices =
+        usize::try_from(options.cache_bytes / geometry.slice_bytes()).unwrap_or(usize::MAX);
+    let entries = usize::try_from(geometry.slice_entries()).expect("a slice is small");
+    let mut state = State {
+        clock: Default::default(),
+        leases: Default::default(),
+        l1: L1::new(raw),
+        slices: SliceCache::new(slices, entries),
+        loads: Default::default(),
+        metadata: HashSet::new(),
+        refcounts: Refcounts::new(table, end),
+        pools: Pools::default(),
+        in_flight: Default::default(),
+        last_claim: ClaimId::default(),
+        unlinks: Default::default(),
+        work: Default::default(),
+        failure: None,
+        variants: options.variants,
+    };
+    if writable {
+        note_metadata(&mut state, &header);
+    }
+    Ok(Layer::new(Arc::new(storage), service.clone(), header, state, options))
+}
+
+async fn read_header(
+    lane: &Lane,
+    storage: &Storage,
+    access: header::Access,
+) -> Result<Header, OpenError> {
+    let failed = |source| OpenError::Header { path: storage.path().clone(), source };
+    let prefix = read_bytes(lane, storage, HostOffset::ZERO, HEADER_PREFIX_BYTES as u64).await?;
+    let wanted = Header::bytes_wanted(&prefix).map_err(failed)?;
+    let bytes = read_bytes(lane, storage, HostOffset::ZERO, wanted as u64).await?;
+    Header::parse(&bytes, access).map_err(failed)
+}
+
+/// So many bytes from `offset`, or fewer at the end of the file.
+async fn read_bytes(
+    lane: &Lane,
+    storage: &Storage,
+    offset: HostOffset,
+    len: u64,
+) -> Result<Vec<u8>, IoError> {
+    let len = len.min(storage.size().saturating_sub(offset.get()));
+    let too_large = || storage.error(Operation::Read, offset.get(), libc::EFBIG);
+    let mem = IoMem::aligned_zeroed(usize::try_from(len).map_err(|_| too_large())?);
+    storage.read(lane, offset.get(), &mem).await?;
+    Ok(mem.to_vec())
+}
+
+/// The numbers of a table, which lies within the file.
+async fn read_table(
+    lane: &Lane,
+    storage: &Storage,
+    table: &'static str,
+    offset: HostOffset,
+    bytes: u64,
+) -> Result<Vec<u64>, OpenError> {
+    let end = offset.checked_add(bytes).filter(|end| end.get() <= storage.size());
+    if bytes > 0 && end.is_none() {
+        let end = HostOffset::new(offset.get().saturating_add(bytes));
+        return Err(OpenError::Truncated { path: storage.path().clone(), table, end });
+    }
+    let bytes = read_bytes(lane, storage, offset, bytes).await?;
+    let (entries, _) = bytes.as_chunks::<8>();
+    Ok(entries.iter().map(|raw| u64::from_be_bytes(*raw)).collect())
+}
+
+/// Collects the clusters that no guest byte may go to.
+fn note_metadata(state: &mut State, header: &Header) {
+    let geometry = header.geometry();
+    let mut clusters = |offset: HostOffset, bytes: u64| {
+        let first = geometry.host_cluster(offset).get();
+        state.metadata.extend((first..first + geometry.clusters_for(bytes)).map(HostCluster::new));
+    };
+    clusters(HostOffset::ZERO, 1);
+    clusters(header.l1().offset, header.l1().bytes());
+    clusters(header.reftable().offset, header.reftable().bytes(geometry));
+    state.metadata.extend(state.l1.tables(geometry));
+    state.metadata.extend(state.refcounts.blocks(geometry));
+}

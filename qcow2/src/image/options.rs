@@ -1,0 +1,129 @@
+//! How an image is opened.
+
+use blkring_engine::{Access, Variants};
+
+/// How new clusters get their zeros.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+#[non_exhaustive]
+pub enum AllocPolicy {
+    /// Ahead of use, many at a time: an allocating write then costs what an overwrite costs.
+    #[default]
+    Ahead,
+    /// By one zero-write over each newly allocated run, as QEMU does it. Falls back to writing the padding where a
+    /// zero-write without fallback is not possible.
+    PerAllocation,
+}
+
+impl AllocPolicy {
+    /// By its name in options.
+    pub fn named(name: &str) -> Option<Self> {
+        match name {
+            "ahead" => Some(AllocPolicy::Ahead),
+            "per-allocation" => Some(AllocPolicy::PerAllocation),
+            _ => None,
+        }
+    }
+}
+
+/// Options of an image.
+#[derive(Debug, Clone)]
+#[non_exhaustive]
+pub struct ImageOptions {
+    /// Whether it may be written.
+    pub access: Access,
+    /// How space is made ready.
+    pub policy: AllocPolicy,
+    /// Bytes of L2 tables kept in memory for each file of the chain. One slice always works.
+    pub cache_bytes: u64,
+    /// The largest reservation ahead, in bytes. One cluster always works.
+    pub reserve_bytes: u64,
+    /// Bytes of unlinked clusters held back at most before a flush is made to let them go.
+    pub held_back_bytes: u64,
+    /// Bytes for copies. One buffer always works.
+    pub buffer_bytes: usize,
+    /// Operations of shared work in flight at most, where there is no ring.
+    pub depth: usize,
+    /// Backing files below the image at most; a longer chain is refused.
+    pub max_chain: usize,
+    /// Broken rules, for tests.
+    pub variants: Variants,
+}
+
+impl Default for ImageOptions {
+    fn default() -> Self {
+        ImageOptions {
+            access: Access::ReadOnly,
+            policy: AllocPolicy::Ahead,
+            cache_bytes: 32 << 20,
+            reserve_bytes: 16 << 20,
+            held_back_bytes: 64 << 20,
+            buffer_bytes: 8 << 20,
+            depth: 64,
+            max_chain: 200,
+            variants: Variants::default(),
+        }
+    }
+}
+
+impl ImageOptions {
+    /// Read-only, with the default sizes.
+    pub fn new() -> Self {
+        ImageOptions::default()
+    }
+
+    /// The same, for reading and writing.
+    #[must_use]
+    pub fn writable(mut self) -> Self {
+        self.access = Access::ReadWrite;
+        self
+    }
+
+    /// The same with this policy.
+    #[must_use]
+    pub fn policy(mut self, policy: AllocPolicy) -> Self {
+        self.policy = policy;
+        self
+    }
+
+    /// The same with so many bytes of cached L2 tables.
+    #[must_use]
+    pub fn cache_bytes(mut self, bytes: u64) -> Self {
+        self.cache_bytes = bytes;
+        self
+    }
+
+    /// The same with so many bytes reserved ahead at most.
+    #[must_use]
+    pub fn reserve_bytes(mut self, bytes: u64) -> Self {
+        self.reserve_bytes = bytes;
+        self
+    }
+
+    /// The same with so many bytes of unlinked clusters held back.
+    #[must_use]
+    pub fn held_back_bytes(mut self, bytes: u64) -> Self {
+        self.held_back_bytes = bytes;
+        self
+    }
+
+    /// The same with so many bytes for copies.
+    #[must_use]
+    pub fn buffer_bytes(mut self, bytes: usize) -> Self {
+        self.buffer_bytes = bytes;
+        self
+    }
+
+    /// The same with so many operations of shared work in flight.
+    #[must_use]
+    pub fn depth(mut self, depth: usize) -> Self {
+        self.depth = depth;
+        self
+    }
+
+    /// The same with rules broken.
+    #[must_use]
+    pub fn variants(mut self, variants: Variants) -> Self {
+        self.variants = variants;
+        self
+    }
+}

@@ -1,0 +1,347 @@
+//! Mapping a write: what the next piece of it has to do, decided in one lock hold.
+
+use std::sync::Arc;
+
+use blkring_engine::{Flags, Job, Operation, Result, Variant};
+
+use super::claim::{Claim, ClaimId, Claimed, revoke};
+use super::clock::Stamp;
+use super::layer::{Layer, Lease, Pin};
+use super::options::AllocPolicy;
+use super::pool::{Content, Run};
+use super::slices::Order;
+use super::state::{Owner, SharedJob, Stage, State};
+use crate::address::{GuestCluster, GuestOffset, HostCluster, HostOffset};
+use crate::entry::{Copied, L2Entry, Mapping};
+
+/// What a piece of a write does next.
+pub(crate) enum Plan {
+    /// Wait for a slice, keeping the pin, and map again.
+    Load(SharedJob, Pin),
+    /// Wait for the writer of the whole cluster, or for its zero-write, and map again.
+    Wait(SharedJob),
+    /// Wait for clusters to be made ready, and map again.
+    Refill(SharedJob),
+    /// Write so many bytes at this offset of the file: they are mapped already.
+    InPlace { at: HostOffset, len: u64, lease: Lease, durable: Durable },
+    /// Write so many bytes at this offset of the file, into clusters in flight, then publish.
+    Claimed { at: HostOffset, len: u64, claim: Claim },
+    /// Wait for the job that writes one whole cluster, with so many bytes of this write, and links it.
+    Careful { job: SharedJob, len: u64 },
+    /// Wait for the zero-write of claimed clusters, then go on as with [`Plan::Claimed`].
+    Zeroing { job: SharedJob, at: HostOffset, len: u64, claim: Claim },
+    /// The mapping names a cluster that holds metadata.
+    Corrupt(HostOffset),
+}
+
+/// Whether the mapping of a write in place is durable, so that FUA needs no cut.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Durable {
+    Yes,
+    No,
+}
+
+/// A cluster that must be written whole before it is linked: a claim for the job to adopt.
+pub(crate) struct Careful {
+    pub(crate) id: ClaimId,
+    pub(crate) guest: GuestCluster,
+    pub(crate) host: HostCluster,
+    /// What the bytes around the write are.
+    pub(crate) around: Around,
+}
+
+/// What the guest sees around a write into a cluster that is written whole.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Around {
+    Zeros,
+    Backing,
+}
+
+/// How far the backing chain has bytes under a layer: nothing is zero for sure below that.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct BackingEnd(pub(crate) u64);
+
+impl Layer {
+    /// Plans the next piece of a write of `len` bytes at `offset`, both within the virtual size. `careful` makes the
+    /// job that writes a whole cluster.
+    pub(crate) fn plan(
+        self: &Arc<Self>,
+        offset: u64,
+        len: u64,
+        backing: BackingEnd,
+        careful: &mut dyn FnMut(Careful) -> SharedJob,
+    ) -> Result<Plan> {
+        let geometry = &self.geometry;
+        let guest = geometry.guest_cluster(GuestOffset::new(offset));
+        let within = geometry.offset_in_cluster(GuestOffset::new(offset));
+        let piece = Piece { guest, within, len };
+        let mut state = self.lock();
+        if let Some(failure) = &state.failure {
+            return Err(failure.clone());
+        }
+        if let Some(plan) = self.plan_join(&mut state, piece) {
+            return Ok(plan);
+        }
+        let number = geometry.slice_number(guest);
+        if state.slices.get(number).is_none() {
+            let table = state.l1.table(geometry.l1_index(guest), geometry);
+            if table.map_err(|error| self.entry_error(guest, &error))?.is_some() {
+                let job = self.load(&mut state, number);
+                return Ok(Plan::Load(job, Pin::new(self, &mut state, number)));
+            }
+            if let Some(job) = self.new_table(&mut state, guest) {
+                return Ok(Plan::Refill(job));
+            }
+        }
+        let entry = self.entry(&mut state, guest)?;
+        match entry.mapping {
+            Mapping::Normal(_) | Mapping::ZeroAllocated(_) if entry.copied == Copied::No => {
+                // Only snapshots make shared clusters, and an image with snapshots is not opened for writing.
+                Err(self.error(Operation::Map, offset, libc::EIO))
+            }
+            Mapping::Normal(host) => Ok(self.plan_in_place(&mut state, piece, host)),
+            Mapping::ZeroAllocated(host) => {
+                Ok(self.plan_zero_allocated(&mut state, piece, host, careful))
+            }
+            Mapping::Unallocated if geometry.guest_offset(guest).get() < backing.0 => {
+                Ok(self.plan_copy(&mut state, piece, careful))
+            }
+            Mapping::Unallocated | Mapping::ZeroPlain => {
+                Ok(self.plan_new(&mut state, piece, backing))
+            }
+        }
+    }
+
+    /// A cluster in flight: join its writers, or wait for the first one.
+    fn plan_join(self: &Arc<Self>, state: &mut State, piece: Piece) -> Option<Plan> {
+        let one = state.in_flight.get(&piece.guest)?;
+        match &one.stage {
+            Stage::Careful(job) if !state.variants.has(Variant::JoinerDoesNotWait) => {
+                return Some(Plan::Wait(job.clone()));
+            }
+            // A zero-write that fails takes its clusters out of flight before it ends.
+            Stage::Zeroing(job) if job.result().is_none() => return Some(Plan::Wait(job.clone())),
+            _ => (),
+        }
+        let at = self.host_at(one.host, piece.within);
+        let len = piece.len.min(self.geometry.cluster_size() - piece.within);
+        Some(Plan::Claimed { at, len, claim: Claim::join(self, state, piece.guest) })
+    }
+
+    /// Gives a guest cluster without an L2 table one, in a zero cluster; or the job that makes such a cluster ready.
+    pub(crate) fn new_table(
+        self: &Arc<Self>,
+        state: &mut State,
+        guest: GuestCluster,
+    ) -> Option<SharedJob> {
+        let geometry = &self.geometry;
+        let pool = match self.policy {
+            AllocPolicy::Ahead => &mut state.pools.ready,
+            AllocPolicy::PerAllocation => &mut state.pools.tables,
+        };
+        let Some(run) = pool.take(1) else { return Some(self.refill_job(state)) };
+        state.l1.set(geometry.l1_index(guest), run.start, run.stamp, geometry);
+        state.metadata.insert(run.start);
+        state.slices.insert_zero(geometry.slice_number(guest));
+        None
+    }
+
+    fn plan_in_place(self: &Arc<Self>, state: &mut State, piece: Piece, host: HostCluster) -> Plan {
+        let geometry = &self.geometry;
+        let count = self.run_of(state, piece, |n, entry| {
+            let next = HostCluster::new(host.get() + n);
+            entry.mapping == Mapping::Normal(next) && entry.copied == Copied::Yes
+        });
+        if let Some(hit) = self.metadata_hit(state, host, count) {
+            return Plan::Corrupt(hit);
+        }
+        let durable = state.variants.has(Variant::FuaWithoutMapping)
+            || (state.slices.is_durable(geometry.slice_number(piece.guest), &state.clock)
+                && state.l1.is_durable(geometry.l1_index(piece.guest), &state.clock));
+        Plan::InPlace {
+            at: self.host_at(host, piece.within),
+            len: piece.len.min(count * geometry.cluster_size() - piece.within),
+            lease: Lease::new(self, state),
+            durable: if durable { Durable::Yes } else { Durable::No },
+        }
+    }
+
+    /// How many guest clusters from that of `piece` on, within its bytes and its slice, are not in flight and have an
+    /// entry that `fits`.
+    fn run_of(&self, state: &mut State, piece: Piece, fits: impl Fn(u64, L2Entry) -> bool) -> u64 {
+        let geometry = &self.geometry;
+        let in_slice = geometry.slice_entries() - geometry.slice_index(piece.guest) as u64;
+        let wanted = geometry.clusters_for(piece.within + piece.len).min(in_slice);
+        let mut count = 1;
+        while count < wanted {
+            let next = GuestCluster::new(piece.guest.get() + count);
+            let entry = self.entry(state, next);
+            if state.in_flight.contains_key(&next) || !entry.is_ok_and(|entry| fits(count, entry)) {
+                break;
+            }
+            count += 1;
+        }
+        count
+    }
+
+    /// A cluster kept under a zero flag holds old bytes: it is written whole before the flag goes.
+    fn plan_zero_allocated(
+        self: &Arc<Self>,
+        state: &mut State,
+        piece: Piece,
+        host: HostCluster,
+        careful: &mut dyn FnMut(Careful) -> SharedJob,
+    ) -> Plan {
+        let run = Run { start: host, len: 1, stamp: Stamp::default(), content: Content::Unknown };
+        if state.variants.has(Variant::ZeroAllocatedTakenForClean) {
+            let claimed =
+                Claimed { first: piece.guest, run, order: Order::Plain, owner: Owner::Entry };
+            return self.plan_claimed(state, piece, &claimed);
+        }
+        self.plan_whole(state, piece, run, (Owner::Entry, Around::Zeros), careful)
+    }
+
+    /// A write into guest clusters that read as zeros and have no host cluster.
+    fn plan_new(self: &Arc<Self>, state: &mut State, piece: Piece, backing: BackingEnd) -> Plan {
+        let geometry = &self.geometry;
+        let wanted = self.run_of(state, piece, |n, entry| match entry.mapping {
+            Mapping::ZeroPlain => true,
+            Mapping::Unallocated => {
+                geometry.guest_offset(GuestCluster::new(piece.guest.get() + n)).get() >= backing.0
+            }
+            _ => false,
+        });
+        let taken = match self.policy {
+            AllocPolicy::Ahead => state.pools.ready.take(wanted),
+            AllocPolicy::PerAllocation => {
+                state.pools.ready.take(wanted).or_else(|| state.pools.dirty.take(wanted))
+            }
+        };
+        let Some(run) = taken else { return Plan::Refill(self.refill_job(state)) };
+        let plain = match self.policy {
+            AllocPolicy::Ahead => true,
+            AllocPolicy::PerAllocation => {
+                run.content == Content::Fresh && state.clock.is_durable(run.stamp)
+            }
+        };
+        let order = if plain { Order::Plain } else { Order::Careful };
+        let claimed = Claimed { first: piece.guest, run, order, owner: Owner::Pool };
+        let whole = piece.within == 0 && piece.len >= run.len * geometry.cluster_size();
+        if self.policy == AllocPolicy::PerAllocation && !whole {
+            return self.plan_zeroing(state, piece, &claimed);
+        }
+        tracing::debug!(
+            path = %self.storage.path(),
+            offset = geometry.host_offset(run.start).get(),
+            clusters = run.len,
+            "skip_cow"
+        );
+        self.plan_claimed(state, piece, &claimed)
+    }
+
+    /// The write goes straight into claimed clusters.
+    fn plan_claimed(self: &Arc<Self>, state: &mut State, piece: Piece, claimed: &Claimed) -> Plan {
+        let run = claimed.run;
+        if let Some(hit) = self.metadata_hit(state, run.start, run.len) {
+            return Plan::Corrupt(hit);
+        }
+        let id = Claim::start(self, state, claimed, &Stage::Open);
+        Plan::Claimed {
+            at: self.host_at(run.start, piece.within),
+            len: piece.len.min(run.len * self.geometry.cluster_size() - piece.within),
+            claim: Claim::adopt(self, id, claimed.first, run.len),
+        }
+    }
+
+    /// The claimed clusters are zeroed first.
+    fn plan_zeroing(self: &Arc<Self>, state: &mut State, piece: Piece, claimed: &Claimed) -> Plan {
+        let run = claimed.run;
+        if let Some(hit) = self.metadata_hit(state, run.start, run.len) {
+            return Plan::Corrupt(hit);
+        }
+        let (layer, first) = (self.clone(), claimed.first);
+        let id = state.last_claim.following();
+        let job = Job::new(async move {
+            let result = layer.zero_claimed(run).await;
+            if result.is_err() {
+                revoke(&layer, id, first, run.len);
+            }
+            result
+        });
+        let started = Claim::start(self, state, claimed, &Stage::Zeroing(job.clone()));
+        assert_eq!(started, id, "one claim is made in one lock hold");
+        Plan::Zeroing {
+            job,
+            at: self.host_at(run.start, piece.within),
+            len: piece.len.min(run.len * self.geometry.cluster_size() - piece.within),
+            claim: Claim::adopt(self, id, first, run.len),
+        }
+    }
+
+    /// A cluster over backing data: any counted cluster will do, since all of it is written.
+    fn plan_copy(
+        self: &Arc<Self>,
+        state: &mut State,
+        piece: Piece,
+        careful: &mut dyn FnMut(Careful) -> SharedJob,
+    ) -> Plan {
+        let taken = state.pools.dirty.take(1).or_else(|| state.pools.ready.take(1));
+        let Some(run) = taken else { return Plan::Refill(self.refill_job(state)) };
+        self.plan_whole(state, piece, run, (Owner::Pool, Around::Backing), careful)
+    }
+
+    /// One whole cluster is written by a job.
+    fn plan_whole(
+        self: &Arc<Self>,
+        state: &mut State,
+        piece: Piece,
+        run: Run,
+        (owner, around): (Owner, Around),
+        careful: &mut dyn FnMut(Careful) -> SharedJob,
+    ) -> Plan {
+        if let Some(hit) = self.metadata_hit(state, run.start, 1) {
+            return Plan::Corrupt(hit);
+        }
+        let id = state.last_claim.following();
+        let job = careful(Careful { id, guest: piece.guest, host: run.start, around });
+        let claimed = Claimed { first: piece.guest, run, order: Order::Careful, owner };
+        let started = Claim::start(self, state, &claimed, &Stage::Careful(job.clone()));
+        assert_eq!(started, id, "one claim is made in one lock hold");
+        Plan::Careful { job, len: piece.len.min(self.geometry.cluster_size() - piece.within) }
+    }
+
+    /// The zero-write of a policy that zeroes with each allocation. Where the kernel has none that writes no zeros,
+    /// they are written.
+    async fn zero_claimed(self: &Arc<Self>, run: Run) -> Result<()> {
+        let offset = self.geometry.host_offset(run.start).get();
+        let bytes = run.len * self.geometry.cluster_size();
+        let lane = self.service.lane();
+        match self.storage.write_zeroes(lane, offset, bytes, Flags::NO_FALLBACK).await {
+            Err(error) if matches!(error.errno, libc::ENOTSUP | libc::EAGAIN) => {
+                self.storage.write_zeroes(lane, offset, bytes, Flags::empty()).await
+            }
+            other => other,
+        }
+    }
+
+    /// The first cluster of a target range that holds metadata: no guest byte may go there.
+    pub(crate) fn metadata_hit(
+        &self,
+        state: &State,
+        host: HostCluster,
+        count: u64,
+    ) -> Option<HostOffset> {
+        let mut clusters = (host.get()..host.get() + count).map(HostCluster::new);
+        let hit = clusters.find(|cluster| state.metadata.contains(cluster))?;
+        Some(self.geometry.host_offset(hit))
+    }
+}
+
+/// What is left of a write, from the guest cluster that it is in.
+#[derive(Clone, Copy)]
+struct Piece {
+    guest: GuestCluster,
+    /// Where it begins in that cluster, in bytes.
+    within: u64,
+    len: u64,
+}

@@ -1,0 +1,179 @@
+//! Refcounts in memory: the refcount table whole, its blocks as far as they are cached.
+//!
+//! Blocks change only under the cut slot and are written before it is released, so a cached block never holds a
+//! change that is not on its way. After a failed write the block is dropped and loaded anew: what the disk has is
+//! then what counts.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+
+use crate::address::HostCluster;
+use crate::entry::{EntryError, RefTableEntry, refcount_get, refcount_set};
+use crate::geometry::Geometry;
+
+/// Blocks in the cache at most.
+const CACHED_BLOCKS: usize = 16;
+
+/// A refcount block as it is on the disk.
+pub(crate) type Block = Arc<Vec<u8>>;
+
+#[derive(Debug)]
+pub(crate) struct Refcounts {
+    /// Raw entries of the refcount table.
+    table: Vec<u64>,
+    blocks: HashMap<usize, Block>,
+    /// Clusters below this have been seen to be in use; the search for free ones starts here.
+    cursor: HostCluster,
+    /// The first cluster beyond everything that is or was in use.
+    end: HostCluster,
+}
+
+impl Refcounts {
+    pub(crate) fn new(table: Vec<u64>, end: HostCluster) -> Self {
+        Refcounts { table, blocks: HashMap::new(), cursor: HostCluster::ZERO, end }
+    }
+
+    /// The refcount block for table entry `index`; `None` if there is none or the table is too short.
+    pub(crate) fn block_at(
+        &self,
+        index: usize,
+        geometry: &Geometry,
+    ) -> Result<Option<HostCluster>, EntryError> {
+        match RefTableEntry::decode(self.table.get(index).copied().unwrap_or(0), geometry)? {
+            RefTableEntry::Absent => Ok(None),
+            RefTableEntry::Block(cluster) => Ok(Some(cluster)),
+        }
+    }
+
+    /// Every block that the table names.
+    pub(crate) fn blocks(&self, geometry: &Geometry) -> impl Iterator<Item = HostCluster> {
+        self.table.iter().filter_map(|&raw| match RefTableEntry::decode(raw, geometry) {
+            Ok(RefTableEntry::Block(cluster)) => Some(cluster),
+            _ => None,
+        })
+    }
+
+    /// Entries of the table.
+    pub(crate) fn table_len(&self) -> usize {
+        self.table.len()
+    }
+
+    /// The table as it is on the disk once `set_block` and `replace_table` have landed.
+    pub(crate) fn table_bytes(&self) -> Vec<u8> {
+        self.table.iter().flat_map(|raw| raw.to_be_bytes()).collect()
+    }
+
+    pub(crate) fn set_block(&mut self, index: usize, block: HostCluster, geometry: &Geometry) {
+        let entry = RefTableEntry::Block(block).encode(geometry);
+        *self.table.get_mut(index).expect("the table was grown first") = entry;
+    }
+
+    /// Makes the table `len` entries long.
+    pub(crate) fn grow_table(&mut self, len: usize) {
+        self.table.resize(len.max(self.table.len()), 0);
+    }
+
+    /// A cached block.
+    pub(crate) fn cached(&self, index: usize) -> Option<Block> {
+        self.blocks.get(&index).cloned()
+    }
+
+    /// Puts a block into the cache, as loaded or as just changed.
+    pub(crate) fn cache(&mut self, index: usize, block: Block) {
+        if self.blocks.len() >= CACHED_BLOCKS && !self.blocks.contains_key(&index) {
+            // Any one will do; those in use are loaded again.
+            if let Some(&other) = self.blocks.keys().min() {
+                self.blocks.remove(&other);
+            }
+        }
+        self.blocks.insert(index, block);
+    }
+
+    /// Forgets a block whose write failed.
+    pub(crate) fn forget(&mut self, index: usize) {
+        self.blocks.remove(&index);
+    }
+
+    pub(crate) fn end(&self) -> HostCluster {
+        self.end
+    }
+
+    /// Clusters below `end` may be in use from here on.
+    pub(crate) fn extend_to(&mut self, end: HostCluster) {
+        self.end = self.end.max(end);
+    }
+
+    /// Where the search for free clusters begins.
+    pub(crate) fn cursor(&self) -> HostCluster {
+        self.cursor
+    }
+
+    pub(crate) fn search_from(&mut self, cursor: HostCluster) {
+        self.cursor = cursor;
+    }
+
+    /// A cluster was freed: the search may begin there.
+    pub(crate) fn freed(&mut self, cluster: HostCluster) {
+        self.cursor = self.cursor.min(cluster);
+    }
+}
+
+/// A block with the counts of `clusters` set to `count`, and the bytes of it that changed.
+pub(crate) fn with_counts(
+    block: &Block,
+    clusters: impl Iterator<Item = HostCluster>,
+    count: u16,
+    geometry: &Geometry,
+) -> (Block, std::ops::Range<usize>) {
+    let mut changed = Vec::clone(block);
+    let mut touched = usize::MAX..0;
+    for cluster in clusters {
+        let index = geometry.refcount_index(cluster);
+        refcount_set(&mut changed, index, count)
+            .expect("the geometry yields indexes within a block");
+        touched = touched.start.min(index * 2)..touched.end.max(index * 2 + 2);
+    }
+    (Arc::new(changed), touched)
+}
+
+/// Runs of clusters with count zero in `block`, from `from` up to `limit`, at most `want` clusters in all.
+pub(crate) fn free_runs(
+    block: &Block,
+    from: HostCluster,
+    limit: HostCluster,
+    want: u64,
+    geometry: &Geometry,
+) -> Vec<(HostCluster, u64)> {
+    let mut runs: Vec<(HostCluster, u64)> = Vec::new();
+    let mut found = 0;
+    let mut cluster = from;
+    while cluster < limit && found < want {
+        if refcount_get(block, geometry.refcount_index(cluster)) == Some(0) {
+            found += 1;
+            match runs.last_mut() {
+                Some((start, len)) if start.get() + *len == cluster.get() => *len += 1,
+                _ => runs.push((cluster, 1)),
+            }
+        }
+        cluster = HostCluster::new(cluster.get() + 1);
+    }
+    runs
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn free_clusters_are_found_in_runs() {
+        let geometry = Geometry::new(9, 1 << 20).unwrap();
+        let block: Block = Arc::new(vec![0; 512]);
+        let used = [0, 1, 2, 5].map(HostCluster::new);
+        let (block, touched) = with_counts(&block, used.into_iter(), 1, &geometry);
+        assert_eq!(touched, 0..12);
+        let runs = free_runs(&block, HostCluster::ZERO, HostCluster::new(256), 4, &geometry);
+        assert_eq!(runs, [(HostCluster::new(3), 2), (HostCluster::new(6), 2)]);
+        let runs = free_runs(&block, HostCluster::ZERO, HostCluster::new(4), 4, &geometry);
+        assert_eq!(runs, [(HostCluster::new(3), 1)]);
+    }
+}

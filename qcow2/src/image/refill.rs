@@ -1,0 +1,257 @@
+//! A refill: clusters made ready ahead of use.
+//!
+//! It holds the cut slot, so that no refcount block is in flight twice. It takes clusters of unknown contents that
+//! are counted already, then free ones, then new ones at the end of the file; zeroes what may hold bytes, grows the
+//! file, writes the counts. When all of that has landed the clusters are *pending*: they may be used, and the cut
+//! that carries a link to them begins with an fdatasync, unless one came before.
+
+use std::sync::Arc;
+
+use blkring_engine::{Flags, IoMem, Job, Operation, Result, Variant};
+
+use super::clock::Stamp;
+use super::cut::Holder;
+use super::layer::Layer;
+use super::options::AllocPolicy;
+use super::pool::{Content, Run};
+use super::refcounts::{Block, free_runs, with_counts};
+use super::state::{SharedJob, State};
+use crate::address::HostCluster;
+
+/// Clusters that a refill has found, all counted by one refcount block.
+struct Found {
+    runs: Vec<(HostCluster, u64)>,
+    index: usize,
+}
+
+/// When flushes are this frequent, a refill syncs what it made: a flush then costs one fdatasync.
+const FLUSHES_FOR_SYNC: u64 = 1;
+
+impl Layer {
+    /// The refill that is going on, or a new one.
+    pub(crate) fn refill_job(self: &Arc<Self>, state: &mut State) -> SharedJob {
+        let layer = self.clone();
+        state.work.refill.get_or_insert_with(|| Job::new(layer.refill())).clone()
+    }
+
+    /// Whether so little is left that a refill should begin before it is needed.
+    pub(crate) fn is_low(&self, state: &State) -> bool {
+        state.pools.last_refill > 1
+            && state.pools.ready.len() * 2 < state.pools.last_refill
+            && state.work.refill.is_none()
+    }
+
+    async fn refill(self: Arc<Self>) -> Result<()> {
+        let want = self
+            .take_slot(Holder::Refill, |layer, state| {
+                let want = state.pools.next_refill.clamp(1, layer.reserve);
+                state.pools.next_refill = want.saturating_mul(2).min(layer.reserve);
+                want
+            })
+            .await;
+        let result = self.refill_under_slot(want).await;
+        self.give_slot_up();
+        let sync = {
+            let mut state = self.lock();
+            let often = state.pools.flushes >= FLUSHES_FOR_SYNC;
+            state.pools.flushes = 0;
+            // A failed refill starts small again.
+            if result.is_err() {
+                state.pools.next_refill = 1;
+            }
+            often && result.is_ok()
+        };
+        let result = if sync { self.sync().await } else { result };
+        self.lock().work.refill = None;
+        result
+    }
+
+    async fn refill_under_slot(self: &Arc<Self>, want: u64) -> Result<()> {
+        let mut got = self.recycle_dirty(want).await?;
+        let mut ask = want;
+        while got < want {
+            match self.claim_new(ask.min(want - got)).await {
+                Ok(count) => got += count,
+                Err(error) if error.is_no_space() && got > 0 => break,
+                // Space or quota is short: less may still fit.
+                Err(error) if error.is_no_space() && ask > 1 => ask /= 2,
+                Err(error) => return Err(error),
+            }
+        }
+        self.lock().pools.last_refill = got;
+        Ok(())
+    }
+
+    /// Zeroes counted clusters of unknown contents. Where the policy zeroes later there is nothing to do: such
+    /// clusters are used as they are.
+    async fn recycle_dirty(self: &Arc<Self>, want: u64) -> Result<u64> {
+        if self.policy == AllocPolicy::PerAllocation {
+            return Ok(0);
+        }
+        let mut got = 0;
+        while got < want {
+            let taken = self.lock().pools.dirty.take(want - got);
+            let Some(run) = taken else { break };
+            let zeroed = self.zero(run.start, run.len).await;
+            let mut state = self.lock();
+            if let Err(error) = zeroed {
+                state.pools.dirty.put(run);
+                return Err(error);
+            }
+            let stamp = state.clock.landed();
+            state.pools.ready.put(Run { stamp, content: Content::Zero, ..run });
+            got += run.len;
+        }
+        Ok(got)
+    }
+
+    /// Finds free clusters, makes them ready and counts them. Answers how many.
+    async fn claim_new(self: &Arc<Self>, want: u64) -> Result<u64> {
+        let found = self.find(want).await?;
+        let count = found.runs.iter().map(|(_, len)| len).sum();
+        tracing::debug!(path = %self.storage.path(), clusters = count, runs = ?found.runs, "reserve");
+        let early = self.broken(&self.lock(), Variant::EntryBeforeRefcount);
+        if early {
+            self.give_out(&found, Stamp::default());
+        }
+        let tables = self.tables_wanted();
+        for (position, &(start, len)) in found.runs.iter().enumerate() {
+            match self.policy {
+                AllocPolicy::Ahead => self.make_zero(start, len).await?,
+                AllocPolicy::PerAllocation if position == 0 => {
+                    self.make_zero(start, tables.min(len)).await?
+                }
+                AllocPolicy::PerAllocation => (),
+            }
+        }
+        self.write_counts(&found).await?;
+        if self.policy == AllocPolicy::PerAllocation {
+            // A plain link needs a count that is durable.
+            self.sync().await?;
+        }
+        if !early {
+            let stamp = self.lock().clock.landed();
+            self.give_out(&found, stamp);
+        }
+        Ok(count)
+    }
+
+    /// How many clusters a refill of a policy that zeroes later prepares for L2 tables.
+    fn tables_wanted(&self) -> u64 {
+        u64::from(self.policy == AllocPolicy::PerAllocation && self.lock().pools.tables.len() == 0)
+    }
+
+    fn give_out(&self, found: &Found, stamp: Stamp) {
+        let tables = self.tables_wanted();
+        let file_end = self.storage.size();
+        let mut state = self.lock();
+        for (position, &(start, len)) in found.runs.iter().enumerate() {
+            let run = Run { start, len, stamp, content: Content::Zero };
+            if self.policy == AllocPolicy::Ahead {
+                state.pools.ready.put(run);
+                continue;
+            }
+            let mut rest = run;
+            if position == 0 && tables > 0 {
+                state.pools.tables.put(Run { len: 1, ..run });
+                rest = Run { start: HostCluster::new(start.get() + 1), len: len - 1, ..run };
+            }
+            for cluster in rest.clusters() {
+                let fresh = self.geometry.host_offset(cluster).get() >= file_end;
+                let content = if fresh { Content::Fresh } else { Content::Unknown };
+                state.pools.ready.put(Run { start: cluster, len: 1, stamp, content });
+            }
+        }
+    }
+
+    /// The first free clusters, at most `want`, all in the range of one refcount block. Nobody else looks or takes:
+    /// the slot is held.
+    async fn find(self: &Arc<Self>, want: u64) -> Result<Found> {
+        loop {
+            let (cursor, end) = {
+                let state = self.lock();
+                (state.refcounts.cursor(), state.refcounts.end())
+            };
+            let index = self.geometry.refblock_index(cursor);
+            let block = match self.load_block(index).await? {
+                Some((_, block)) => block,
+                None => self.new_block(index).await?,
+            };
+            let range_end = self.geometry.refblock_start(index + 1);
+            // New space at the end is taken as it is wanted; free space before it first.
+            let limit = HostCluster::new(end.get().max(cursor.get()) + want).min(range_end);
+            let runs = free_runs(&block, cursor, limit, want, &self.geometry);
+            let mut state = self.lock();
+            let Some(&(last, len)) = runs.last() else {
+                state.refcounts.search_from(limit);
+                continue;
+            };
+            let next = HostCluster::new(last.get() + len);
+            if self.geometry.host_offset(next).get() >= crate::geometry::MAX_HOST_OFFSET {
+                return Err(self.error(Operation::Allocate, u64::MAX, libc::EFBIG));
+            }
+            state.refcounts.search_from(next);
+            state.refcounts.extend_to(next);
+            return Ok(Found { runs, index });
+        }
+    }
+
+    /// Makes clusters read as zeros and be within the file, for good once synced. What lies beyond the end of the
+    /// file has never held bytes and needs growth only.
+    async fn make_zero(&self, start: HostCluster, len: u64) -> Result<()> {
+        if len == 0 {
+            return Ok(());
+        }
+        let end = self.geometry.host_offset(HostCluster::new(start.get() + len)).get();
+        let offset = self.geometry.host_offset(start).get();
+        let inside = self.storage.size().clamp(offset, end) - offset;
+        if inside > 0 && !self.broken(&self.lock(), Variant::AllocationTakenForZero) {
+            self.storage.write_zeroes(self.service.lane(), offset, inside, Flags::empty()).await?;
+        }
+        self.storage.grow(self.service.lane(), end).await
+    }
+
+    async fn zero(&self, start: HostCluster, len: u64) -> Result<()> {
+        if self.broken(&self.lock(), Variant::AllocationTakenForZero) {
+            return Ok(());
+        }
+        let offset = self.geometry.host_offset(start).get();
+        let bytes = len * self.geometry.cluster_size();
+        self.storage.write_zeroes(self.service.lane(), offset, bytes, Flags::empty()).await
+    }
+
+    /// Writes a count of one for every cluster found.
+    async fn write_counts(&self, found: &Found) -> Result<()> {
+        let (cluster, block) = self
+            .load_block(found.index)
+            .await?
+            .expect("the block was there when the clusters were found");
+        let clusters = found
+            .runs
+            .iter()
+            .flat_map(|&(start, len)| (start.get()..start.get() + len).map(HostCluster::new));
+        let (block, touched) = with_counts(&block, clusters, 1, &self.geometry);
+        self.lock().refcounts.cache(found.index, block.clone());
+        self.write_block(found.index, cluster, &block, touched).await
+    }
+
+    /// Writes a part of a refcount block that is in the cache. A block that could not be written is forgotten.
+    pub(crate) async fn write_block(
+        &self,
+        index: usize,
+        cluster: HostCluster,
+        block: &Block,
+        touched: std::ops::Range<usize>,
+    ) -> Result<()> {
+        let (within, bytes) = self.block_part(block, touched);
+        let place = self.geometry.host_offset(cluster).get() + within;
+        let written = self
+            .storage
+            .write(self.service.lane(), place, &IoMem::aligned(bytes), Flags::empty())
+            .await;
+        if written.is_err() {
+            self.lock().refcounts.forget(index);
+        }
+        written
+    }
+}

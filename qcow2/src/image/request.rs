@@ -1,0 +1,102 @@
+//! The door of an image: what queues call. Check, admit, and on to the reads and writes.
+
+use std::sync::Arc;
+
+use blkring_engine::tracker::{Class, Guard, Span};
+use blkring_engine::{
+    Access, Action, Context, IoError, Operation, Request, Result, Service, Target,
+};
+
+use super::write::Grant;
+use super::{Image, Life};
+use crate::address::HostOffset;
+
+impl Target for Image {
+    async fn run(self: Arc<Self>, context: Context, request: Request) -> Result<()> {
+        let _inside = self.counters.enter(&request);
+        self.check(&request)?;
+        let (offset, flags) = (request.offset, request.flags);
+        match &request.action {
+            Action::Read(mem) => {
+                let _grant = self.admit(offset, mem.len() as u64, Class::Shared).await;
+                self.read_guest(&context.lane, offset, mem).await
+            }
+            Action::Write(mem) => {
+                let guard = self.admit(offset, mem.len() as u64, Class::Shared).await;
+                self.write_guest(&context, offset, mem, flags, &mut Grant::Own(guard)).await
+            }
+            Action::WriteZeroes(len) => self.zero_guest(&context, offset, *len, flags).await,
+            Action::Discard(len) => self.discard_guest(&context, offset, *len).await,
+            Action::Flush => self.flush_metadata().await,
+            _ => Err(self.error(Operation::Open, offset, libc::ENOTSUP)),
+        }
+    }
+
+    fn service(&self) -> Option<&Arc<Service>> {
+        Some(&self.service)
+    }
+
+    fn size(&self) -> u64 {
+        self.info.virtual_size
+    }
+
+    fn path(&self) -> &Arc<str> {
+        self.top.storage.path()
+    }
+}
+
+impl Image {
+    fn error(&self, operation: Operation, offset: u64, errno: i32) -> IoError {
+        self.top.error(operation, offset, errno)
+    }
+
+    fn check(&self, request: &Request) -> Result<()> {
+        let operation = match request.action {
+            Action::Read(_) => Operation::Read,
+            Action::WriteZeroes(_) => Operation::WriteZeroes,
+            Action::Discard(_) => Operation::Discard,
+            Action::Flush => Operation::Flush,
+            _ => Operation::Write,
+        };
+        if *self.life.lock() == Life::Closed {
+            return Err(self.error(operation, request.offset, libc::ESHUTDOWN));
+        }
+        let changes = !matches!(operation, Operation::Read | Operation::Flush);
+        if changes && self.top.storage.access() == Access::ReadOnly {
+            return Err(self.error(operation, request.offset, libc::EPERM));
+        }
+        let end = request.offset.checked_add(request.len());
+        if operation != Operation::Flush && end.is_none_or(|end| end > self.info.virtual_size) {
+            return Err(self.error(operation, request.offset, libc::EIO));
+        }
+        Ok(())
+    }
+
+    /// Waits for the grant of a range. The class is fixed here: what is mapped is not known yet.
+    pub(super) async fn admit(&self, offset: u64, len: u64, class: Class) -> Guard {
+        self.tracker.begin(Span::at(offset, len), class).await
+    }
+
+    /// Marks the image as damaged: a mapping leads into its own structures. Nothing is written to it any more.
+    pub(super) async fn mark_corrupt(&self, at: HostOffset) -> IoError {
+        let error = self.error(Operation::Map, at.get(), libc::EIO);
+        let first = {
+            let mut state = self.top.lock();
+            let first = state.failure.is_none();
+            state.failure.get_or_insert(error.clone());
+            first
+        };
+        if first {
+            tracing::error!(path = %self.top.storage.path(), offset = at.get(), "a mapping leads into metadata: marked corrupt");
+            let bytes = {
+                let mut header = self.top.header.lock();
+                header.mark_corrupt();
+                header.fixed_bytes()
+            };
+            if let Err(error) = self.top.write_header(&bytes).await {
+                tracing::error!(%error, "the corrupt bit could not be written");
+            }
+        }
+        error
+    }
+}

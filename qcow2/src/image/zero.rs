@@ -1,0 +1,229 @@
+//! Zero-writes and discards: whole clusters by their entries, the rest by bytes.
+
+use std::sync::Arc;
+
+use blkring_engine::{Context, Flags, IoMem, Operation, Result};
+
+use blkring_engine::tracker::Class;
+
+use super::Image;
+use super::layer::{Layer, Pin};
+use super::plan::BackingEnd;
+use super::slices::Order;
+use super::state::{SharedJob, State};
+use super::write::Grant;
+use crate::address::GuestCluster;
+use crate::entry::{Copied, L2Entry, Mapping};
+
+/// Zeros that a partial zero-write writes at once, in bytes.
+const ZERO_CHUNK: u64 = 1 << 20;
+
+/// What becomes of whole clusters.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Wanted {
+    /// They read as zeros; their clusters are kept.
+    Zeros,
+    /// They read as zeros; their clusters may be given back.
+    ZerosUnmapped,
+    /// They are of no use any more; they read as zeros too.
+    Discarded,
+}
+
+/// What a step over the clusters of one slice came to.
+enum Step {
+    Load(SharedJob, Pin),
+    Refill(SharedJob),
+    /// So many clusters are done.
+    Done(u64),
+}
+
+impl Image {
+    /// Makes [offset, offset + len) read as zeros. Whole clusters are alone in their range meanwhile; the bytes before
+    /// and behind them are written as by any other write. Each part has its own grant and none is held while the
+    /// next is waited for.
+    pub(super) async fn zero_guest(
+        self: &Arc<Self>,
+        context: &Context,
+        offset: u64,
+        len: u64,
+        flags: Flags,
+    ) -> Result<()> {
+        let end = offset + len;
+        let wanted =
+            if flags.contains(Flags::MAY_UNMAP) { Wanted::ZerosUnmapped } else { Wanted::Zeros };
+        match self.whole_clusters(offset, len) {
+            None => self.zero_bytes(context, offset, end).await?,
+            Some((first, count)) => {
+                let geometry = &self.top.geometry;
+                let start = geometry.guest_offset(first).get();
+                let stop = start + count * geometry.cluster_size();
+                self.zero_bytes(context, offset, start).await?;
+                self.zero_clusters(context, first, count, wanted).await?;
+                self.zero_bytes(context, stop.min(end), end).await?;
+            }
+        }
+        if flags.contains(Flags::FUA) {
+            self.flush_metadata().await?;
+        }
+        Ok(())
+    }
+
+    /// Gives the whole clusters of [offset, offset + len) back.
+    pub(super) async fn discard_guest(
+        self: &Arc<Self>,
+        context: &Context,
+        offset: u64,
+        len: u64,
+    ) -> Result<()> {
+        match self.whole_clusters(offset, len) {
+            None => Ok(()),
+            Some((first, count)) => {
+                self.zero_clusters(context, first, count, Wanted::Discarded).await
+            }
+        }
+    }
+
+    /// The clusters that a range covers whole; the last one of the disk counts as whole when it is covered to its
+    /// end.
+    pub(super) fn whole_clusters(&self, offset: u64, len: u64) -> Option<(GuestCluster, u64)> {
+        let geometry = &self.top.geometry;
+        let first = offset.div_ceil(geometry.cluster_size());
+        let end = offset + len;
+        let last = if end == geometry.virtual_size() {
+            geometry.clusters_for(end)
+        } else {
+            end / geometry.cluster_size()
+        };
+        (first < last).then(|| (GuestCluster::new(first), last - first))
+    }
+
+    /// Writes zeros over a part of a cluster, or parts of two, as any other write would.
+    async fn zero_bytes(self: &Arc<Self>, context: &Context, start: u64, end: u64) -> Result<()> {
+        let mut at = start;
+        while at < end {
+            let len = (end - at).min(ZERO_CHUNK);
+            let zeros = IoMem::aligned_zeroed(usize::try_from(len).expect("a chunk is small"));
+            let mut grant = Grant::Own(self.admit(at, len, Class::Shared).await);
+            self.write_guest(context, at, &zeros, Flags::empty(), &mut grant).await?;
+            at += len;
+        }
+        Ok(())
+    }
+
+    async fn zero_clusters(
+        self: &Arc<Self>,
+        context: &Context,
+        first: GuestCluster,
+        count: u64,
+        wanted: Wanted,
+    ) -> Result<()> {
+        let size = self.top.geometry.cluster_size();
+        let start = self.top.geometry.guest_offset(first).get();
+        let guard = self.admit(start, count * size, Class::Serialising).await;
+        let mut done = 0;
+        let mut held = None;
+        while done < count {
+            let next = GuestCluster::new(first.get() + done);
+            match self.top.zero_step(next, count - done, wanted, self.backing_end())? {
+                Step::Load(job, pin) => {
+                    held = Some(pin);
+                    job.join().await?;
+                }
+                Step::Refill(job) => job.join().await?,
+                Step::Done(clusters) => {
+                    context.commit();
+                    done += clusters;
+                    held = None;
+                }
+            }
+        }
+        drop(held);
+        drop(guard);
+        self.let_go().await
+    }
+
+    /// When too much is unlinked and held back, a flush lets it go.
+    async fn let_go(&self) -> Result<()> {
+        let held = self.top.lock().held_back();
+        if held > self.top.held_back { self.flush_metadata().await } else { Ok(()) }
+    }
+}
+
+impl Layer {
+    /// Changes the entries of up to `count` clusters within one slice.
+    fn zero_step(
+        self: &Arc<Self>,
+        first: GuestCluster,
+        count: u64,
+        wanted: Wanted,
+        backing: BackingEnd,
+    ) -> Result<Step> {
+        let geometry = &self.geometry;
+        let number = geometry.slice_number(first);
+        let in_slice = geometry.slice_entries() - geometry.slice_index(first) as u64;
+        let count = count.min(in_slice);
+        let mut state = self.lock();
+        if let Some(failure) = &state.failure {
+            return Err(failure.clone());
+        }
+        if state.slices.get(number).is_none() {
+            let table = state.l1.table(geometry.l1_index(first), geometry);
+            if table.map_err(|error| self.entry_error(first, &error))?.is_some() {
+                let job = self.load(&mut state, number);
+                return Ok(Step::Load(job, Pin::new(self, &mut state, number)));
+            }
+            if geometry.guest_offset(first).get() >= backing.0 {
+                // No table and nothing below: zeros already.
+                return Ok(Step::Done(count));
+            }
+            if let Some(job) = self.new_table(&mut state, first) {
+                return Ok(Step::Refill(job));
+            }
+        }
+        for step in 0..count {
+            let cluster = GuestCluster::new(first.get() + step);
+            self.zero_entry(&mut state, cluster, wanted, backing)?;
+        }
+        Ok(Step::Done(count))
+    }
+
+    fn zero_entry(
+        self: &Arc<Self>,
+        state: &mut State,
+        cluster: GuestCluster,
+        wanted: Wanted,
+        backing: BackingEnd,
+    ) -> Result<()> {
+        let geometry = &self.geometry;
+        let old = self.entry(state, cluster)?;
+        let below = geometry.guest_offset(cluster).get() < backing.0;
+        if let Some(host) = old.mapping.host_cluster() {
+            let shared = old.copied == Copied::No;
+            if shared || self.metadata_hit(state, host, 1).is_some() {
+                // Freeing it would free something else as well: the image is damaged.
+                return Err(self.error(
+                    Operation::Map,
+                    geometry.guest_offset(cluster).get(),
+                    libc::EIO,
+                ));
+            }
+        }
+        let new = match (old.mapping, wanted) {
+            (Mapping::Unallocated, _) if !below => return Ok(()),
+            (Mapping::ZeroPlain, _) => return Ok(()),
+            (Mapping::ZeroAllocated(_), Wanted::Zeros) => return Ok(()),
+            (Mapping::Normal(host), Wanted::Zeros) => {
+                L2Entry { mapping: Mapping::ZeroAllocated(host), copied: old.copied }
+            }
+            _ => L2Entry::ZERO_PLAIN,
+        };
+        let (number, index) = (geometry.slice_number(cluster), geometry.slice_index(cluster));
+        state.slices.set(number, index, new.encode(geometry), Order::Plain, Default::default());
+        if let Some(host) =
+            old.mapping.host_cluster().filter(|_| new.mapping.host_cluster().is_none())
+        {
+            state.unlink(host);
+        }
+        Ok(())
+    }
+}
