@@ -73,7 +73,8 @@ impl L1 {
             && self.unsynced.get(&index).is_none_or(|&stamp| clock.is_durable(stamp))
     }
 
-    pub(crate) fn has_dirty(&self) -> bool {
+    #[cfg(test)]
+    fn has_dirty(&self) -> bool {
         !self.dirty.is_empty()
     }
 
@@ -136,7 +137,7 @@ mod tests {
         assert_eq!(frozen.entries, [(70, stamp)]);
         let [(512, bytes)] = frozen.blocks.as_slice() else { panic!("{frozen:?}") };
         assert_eq!(bytes.len(), 512);
-        assert_eq!(bytes[6 * 8..7 * 8], (1 << 63 | 9 << 16u64).to_be_bytes());
+        assert_eq!(bytes[6 * 8..7 * 8], (1u64 << 63 | 9 << 16).to_be_bytes());
         l1.put_back(&frozen);
         assert!(l1.has_dirty());
         let frozen = l1.freeze(512);

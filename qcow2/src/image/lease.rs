@@ -62,7 +62,8 @@ impl Leases {
     }
 
     /// Leases held.
-    pub(crate) fn held(&self) -> u64 {
+    #[cfg(test)]
+    fn held(&self) -> u64 {
         self.counts.iter().sum()
     }
 

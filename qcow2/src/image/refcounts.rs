@@ -126,14 +126,14 @@ pub(crate) fn with_counts(
     geometry: &Geometry,
 ) -> (Block, std::ops::Range<usize>) {
     let mut changed = Vec::clone(block);
-    let mut touched = usize::MAX..0;
+    let (mut first, mut last) = (block.len(), 0);
     for cluster in clusters {
         let index = geometry.refcount_index(cluster);
         refcount_set(&mut changed, index, count)
             .expect("the geometry yields indexes within a block");
-        touched = touched.start.min(index * 2)..touched.end.max(index * 2 + 2);
+        (first, last) = (first.min(index * 2), last.max(index * 2 + 2));
     }
-    (Arc::new(changed), touched)
+    (Arc::new(changed), first.min(last)..last)
 }
 
 /// Runs of clusters with count zero in `block`, from `from` up to `limit`, at most `want` clusters in all.

@@ -192,7 +192,8 @@ impl SliceCache {
     }
 
     /// Whether any slice is dirty.
-    pub(crate) fn has_dirty(&self) -> bool {
+    #[cfg(test)]
+    fn has_dirty(&self) -> bool {
         !self.dirty.is_empty()
     }
 

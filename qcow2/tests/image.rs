@@ -1,0 +1,163 @@
+//! Images on real files, through real queues: what is written is read back, and the checker agrees.
+#![allow(clippy::unwrap_used, reason = "a test that cannot go on fails")]
+
+use std::path::Path;
+use std::sync::Arc;
+
+use blkring_engine::{Access, Flags, IoMem, OpenOptions, Queue, QueueOptions, QueueSeed, Storage};
+use blkring_qcow2::{
+    Backing, CheckLimits, CreateOptions, FileOpener, Image, ImageOptions, Layout, check,
+};
+
+fn create(path: &Path, options: &CreateOptions) {
+    use std::os::unix::fs::FileExt;
+    let layout = Layout::plan(options).unwrap();
+    let file = std::fs::File::create(path).unwrap();
+    for write in &layout.writes {
+        file.write_all_at(&write.bytes, write.offset.get()).unwrap();
+    }
+    file.set_len(layout.file_length).unwrap();
+}
+
+fn queue() -> Queue {
+    QueueSeed::new(QueueOptions::with_requests(32)).unwrap().start().unwrap()
+}
+
+fn open(queue: &mut Queue, path: &Path, options: ImageOptions) -> Arc<Image> {
+    let storage = Storage::open(path, &OpenOptions::new().access(options.access)).unwrap();
+    let lane = queue.lane();
+    queue.block_on(Image::open(&lane, storage, &FileOpener::default(), options)).unwrap().unwrap()
+}
+
+fn assert_clean(path: &Path) {
+    let bytes = std::fs::read(path).unwrap();
+    let mut findings = Vec::new();
+    let report =
+        check(&bytes, CheckLimits::default(), &mut |finding| findings.push(finding.to_string()))
+            .unwrap();
+    assert!(findings.is_empty(), "{findings:?} {report:?}");
+}
+
+#[test]
+fn what_is_written_is_read_back_and_the_image_is_clean() {
+    let directory = tempfile::tempdir().unwrap();
+    for cluster_size in [512, 4096, 65536, 2 << 20] {
+        let path = directory.path().join(format!("image-{cluster_size}"));
+        let size = 8 << 20;
+        create(&path, &CreateOptions { size, cluster_size, ..CreateOptions::default() });
+        let mut queue = queue();
+        let image = open(&mut queue, &path, ImageOptions::new().writable());
+        let disk = queue.attach(&image).unwrap();
+        let mut model = vec![0u8; size as usize];
+        let mut seed = 1u64;
+        let mut random = move |below: u64| {
+            seed = seed.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
+            (seed >> 33) % below
+        };
+        queue
+            .block_on(async {
+                for round in 0..300u64 {
+                    let offset = random(size);
+                    let len = (random(3 * cluster_size.min(65536)) + 1).min(size - offset);
+                    let range = offset as usize..(offset + len) as usize;
+                    match random(8) {
+                        0 => {
+                            disk.write_zeroes(offset, len, Flags::empty()).await.unwrap();
+                            model[range].fill(0);
+                        }
+                        1 => {
+                            disk.write_zeroes(offset, len, Flags::MAY_UNMAP).await.unwrap();
+                            model[range].fill(0);
+                        }
+                        2 => {
+                            disk.discard(offset, len).await.unwrap();
+                            let first = offset.div_ceil(cluster_size) * cluster_size;
+                            let end = offset + len;
+                            let last =
+                                if end == size { size } else { end / cluster_size * cluster_size };
+                            if first < last {
+                                model[first as usize..last as usize].fill(0);
+                            }
+                        }
+                        3 => disk.flush().await.unwrap(),
+                        _ => {
+                            let flags = if random(4) == 0 { Flags::FUA } else { Flags::empty() };
+                            let bytes = vec![(round % 255) as u8 + 1; len as usize];
+                            disk.write(offset, IoMem::from(bytes.clone()), flags).await.unwrap();
+                            model[range].copy_from_slice(&bytes);
+                        }
+                    }
+                    let back = IoMem::from(vec![0xff; len as usize]);
+                    disk.read(offset, back.clone()).await.unwrap();
+                    let back = back.to_vec();
+                    assert!(
+                        back == model[offset as usize..(offset + len) as usize],
+                        "round {round}"
+                    );
+                }
+                image.close().await.unwrap();
+            })
+            .unwrap();
+        drop(image);
+        assert_clean(&path);
+        let mut queue = self::queue();
+        let image = open(&mut queue, &path, ImageOptions::new());
+        let disk = queue.attach(&image).unwrap();
+        let all = IoMem::from(vec![0xff; size as usize]);
+        queue.block_on(disk.read(0, all.clone())).unwrap().unwrap();
+        assert!(all.to_vec() == model, "cluster size {cluster_size}");
+    }
+}
+
+#[test]
+fn a_write_over_a_backing_file_keeps_what_is_around_it() {
+    let directory = tempfile::tempdir().unwrap();
+    let base = directory.path().join("base.raw");
+    std::fs::write(&base, vec![0xaa; 200_000]).unwrap();
+    let path = directory.path().join("top.qcow2");
+    let backing = Backing { name: b"base.raw".to_vec(), format: b"raw".to_vec() };
+    create(
+        &path,
+        &CreateOptions { size: 1 << 20, backing: Some(backing), ..CreateOptions::default() },
+    );
+    let mut queue = queue();
+    let image = open(&mut queue, &path, ImageOptions::new().writable());
+    let disk = queue.attach(&image).unwrap();
+    queue
+        .block_on(async {
+            disk.write(70_000, IoMem::from(vec![1; 100]), Flags::empty()).await.unwrap();
+            disk.write(199_900, IoMem::from(vec![2; 200]), Flags::empty()).await.unwrap();
+            disk.discard(0, 65536).await.unwrap();
+            disk.flush().await.unwrap();
+            let all = IoMem::from(vec![0xff; 1 << 20]);
+            disk.read(0, all.clone()).await.unwrap();
+            let all = all.to_vec();
+            assert_eq!(all[..65536], [0; 65536]);
+            assert_eq!(all[69_999..70_101], [[0xaa].as_slice(), &[1; 100], &[0xaa]].concat());
+            assert_eq!(all[199_899..200_101], [[0xaa].as_slice(), &[2; 200], &[0]].concat());
+            assert!(all[200_100..].iter().all(|&b| b == 0));
+            image.close().await.unwrap();
+        })
+        .unwrap();
+    drop(image);
+    assert_clean(&path);
+    assert_eq!(std::fs::read(&base).unwrap(), vec![0xaa; 200_000]);
+}
+
+#[test]
+fn read_only_means_read_only() {
+    let directory = tempfile::tempdir().unwrap();
+    let path = directory.path().join("image");
+    create(&path, &CreateOptions { size: 1 << 20, ..CreateOptions::default() });
+    let before = std::fs::read(&path).unwrap();
+    let mut queue = queue();
+    let image = open(&mut queue, &path, ImageOptions::new());
+    assert_eq!(image.storage().access(), Access::ReadOnly);
+    let disk = queue.attach(&image).unwrap();
+    let error = queue
+        .block_on(disk.write(0, IoMem::from(vec![1; 512]), Flags::empty()))
+        .unwrap()
+        .unwrap_err();
+    assert_eq!(error.errno, libc::EPERM);
+    assert_eq!(std::fs::read(&path).unwrap(), before);
+}
