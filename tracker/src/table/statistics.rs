@@ -1,8 +1,7 @@
 //! Counters and gauges of a table.
 
-/// What a table has done, and what is in it. `at_once + waited = ended + cancelled + running + waiting + parked`
-/// at every moment, and the five gauges (`running`, `waiting`, `parked`, `serialising`, and with them the
-/// difference of the two sides) are zero when nothing is in flight.
+/// What a table has done, and what is in it. `at_once + waited = ended + cancelled + running + waiting + parked` at
+/// every moment, and the four gauges (`running`, `waiting`, `parked`, `serialising`) are zero when nothing is in flight.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Statistics {
     /// Requests admitted by the call that began them.
