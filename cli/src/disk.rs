@@ -52,6 +52,15 @@ impl AnyDisk {
             AnyDisk::Raw(disk) => queue.attach(disk),
         }
     }
+
+    /// The lines that `info` of `io` prints.
+    pub fn summary(&self) -> &'static str {
+        match self {
+            AnyDisk::Raw(_) => {
+                "format name: raw\ncluster size: 0 bytes\nvm state offset: 0 bytes\n"
+            }
+        }
+    }
 }
 
 fn refused(path: &Path, reason: &str) -> Failure {

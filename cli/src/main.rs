@@ -6,6 +6,7 @@
 mod bench;
 mod disk;
 mod failure;
+mod io;
 mod number;
 mod options;
 
@@ -30,6 +31,7 @@ struct Program {
 #[derive(Subcommand)]
 enum Command {
     Bench(bench::Options),
+    Io(io::Options),
 }
 
 fn main() -> ExitCode {
@@ -52,6 +54,7 @@ fn run(program: Program) -> Result<ExitCode, Failure> {
     }
     match program.command {
         Command::Bench(options) => bench::run(&options),
+        Command::Io(options) => io::run(&options),
     }
 }
 

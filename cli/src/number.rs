@@ -42,14 +42,21 @@ fn decimal(digits: &str) -> Result<u128, NumberError> {
     };
     let (whole, fraction) = number.split_once('.').unwrap_or((number, ""));
     let all_digits = |text: &str| text.bytes().all(|byte| byte.is_ascii_digit());
-    if whole.is_empty() || !all_digits(whole) || !all_digits(fraction) || fraction.len() > 18 {
+    if (whole.is_empty() && fraction.is_empty())
+        || !all_digits(whole)
+        || !all_digits(fraction)
+        || fraction.len() > 18
+    {
         return Err(NumberError::Invalid);
     }
     // A fraction of a byte is no size.
     if shift == 0 && number.contains('.') {
         return Err(NumberError::Invalid);
     }
-    let whole: u64 = whole.parse().map_err(|_| NumberError::TooLarge)?;
+    let whole: u64 = match whole {
+        "" => 0,
+        digits => digits.parse().map_err(|_| NumberError::TooLarge)?,
+    };
     let unit = 10u128.pow(u32::try_from(fraction.len()).expect("at most 18"));
     let fraction: u128 =
         if fraction.is_empty() { 0 } else { fraction.parse().map_err(|_| NumberError::Invalid)? };
@@ -112,6 +119,9 @@ mod tests {
             ("4k", 4096),
             ("4K", 4096),
             ("1.5k", 1536),
+            (".5k", 512),
+            ("010", 10),
+            ("+5", 5),
             ("0x200", 512),
             ("7b", 7),
             ("0.5M", 512 << 10),
@@ -123,8 +133,7 @@ mod tests {
         for (word, value) in good {
             assert_eq!(size(word), Ok(value), "{word}");
         }
-        for word in
-            ["", "x", "k", "1.5", "1kk", "0x", "0xg", "1k5", ".5k", "1e3", "4 k", "--1", "é"]
+        for word in ["", "x", "k", "1.5", "1kk", "0x", "0xg", "1k5", ".k", "1e3", "4 k", "--1", "é"]
         {
             assert_eq!(size(word), Err(NumberError::Invalid), "{word}");
         }

@@ -4,6 +4,7 @@
 //! A test that cannot run here says so through [`report`] and returns; it never passes silently. `cargo xtask test`
 //! collects these lines, and with `--ci` (`BLKRING_CI=1`) a skip panics instead.
 
+pub mod beside;
 pub mod fs;
 pub mod mounts;
 pub mod program;

@@ -2,7 +2,6 @@
 #![allow(dead_code, reason = "each target of tests uses its own part")]
 
 use std::ffi::OsStr;
-use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
@@ -14,9 +13,9 @@ pub struct Run {
     pub code: Option<i32>,
 }
 
-/// Runs a program in `dir`.
-pub fn run<S: AsRef<OsStr>>(program: &str, dir: &Path, args: &[S]) -> Run {
-    let output = Command::new(program)
+/// Runs the program under test in `dir`.
+pub fn blkring<S: AsRef<OsStr>>(dir: &Path, args: &[S]) -> Run {
+    let output = Command::new(env!("CARGO_BIN_EXE_blkring"))
         .args(args)
         .current_dir(dir)
         .stdin(Stdio::null())
@@ -29,40 +28,12 @@ pub fn run<S: AsRef<OsStr>>(program: &str, dir: &Path, args: &[S]) -> Run {
     }
 }
 
-/// Runs the program under test in `dir`.
-pub fn blkring<S: AsRef<OsStr>>(dir: &Path, args: &[S]) -> Run {
-    run(env!("CARGO_BIN_EXE_blkring"), dir, args)
-}
-
 /// The same, with success expected; what it printed.
 #[track_caller]
 pub fn blkring_ok<S: AsRef<OsStr>>(dir: &Path, args: &[S]) -> String {
     let run = blkring(dir, args);
     assert_eq!((run.code, run.stderr.as_str()), (Some(0), ""), "{}", run.stdout);
     run.stdout
-}
-
-/// Whether `program` is not installed; if so, that the test is skipped is said where the suite looks for it.
-///
-/// # Panics
-/// With `BLKRING_CI=1`, where a skip is a failure.
-pub fn missing(program: &str) -> bool {
-    let found = Command::new(program).arg("--version").stdout(Stdio::null()).status().is_ok();
-    if !found {
-        assert!(
-            std::env::var_os("BLKRING_CI").is_none_or(|value| value != "1"),
-            "{program} is not installed, and a skip is a failure here"
-        );
-        let name = std::thread::current().name().unwrap_or("unknown").to_owned();
-        let line = format!("skipped: {program} is not installed [{name}]\n");
-        eprint!("{line}");
-        if let Some(path) = std::env::var_os("BLKRING_REPORT") {
-            let file = std::fs::OpenOptions::new().create(true).append(true).open(path);
-            let written = file.and_then(|mut file| file.write_all(line.as_bytes()));
-            written.expect("the file named by BLKRING_REPORT is writable");
-        }
-    }
-    !found
 }
 
 /// A directory with an image of zeros, `size` bytes long, that is removed at the end.

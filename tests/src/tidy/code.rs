@@ -53,3 +53,16 @@ pub(super) fn has_word(line: &str, word: &str) -> bool {
         !before.is_some_and(in_name) && !after.is_some_and(in_name)
     })
 }
+
+/// Without the contents of string literals that begin and end on this line.
+pub(super) fn without_strings(line: &str) -> String {
+    let plain = line.replace("'\"'", "' '").replace("\\\\", "").replace("\\\"", "");
+    let parts: Vec<&str> = plain.split('"').collect();
+    // An odd number of quotes: the last one opens a string that goes on, or closes one that came from above.
+    let paired = parts.len() - usize::from(parts.len().is_multiple_of(2));
+    let outside = |(index, part): (usize, &&str)| {
+        let keep = index.is_multiple_of(2) || index >= paired;
+        keep.then(|| (*part).to_owned())
+    };
+    parts.iter().enumerate().filter_map(outside).collect::<Vec<_>>().join("\"\"")
+}

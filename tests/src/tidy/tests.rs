@@ -78,6 +78,15 @@ fn misplaced_unsafe_is_found() {
     good("engine/src/sys.rs", text);
     good("qcow2/src/x.rs", concat!("#![forbid(un", "safe_code)]"));
     good("qcow2/src/x.rs", concat!("// an un", "safe thing"));
+    good("cli/src/x.rs", concat!("match word { \"un", "safe\" => 1, _ => 2 }"));
+    for text in [
+        concat!("call(\"a\", un", "safe { f() }, \"b\")"),
+        concat!("call('\"', un", "safe { f() }, '\"')"),
+        concat!("end\"; un", "safe { f() }"),
+        concat!("call(\"\\\"\", un", "safe { f() })"),
+    ] {
+        bad("unsafety", "cli/src/x.rs", text);
+    }
 }
 
 #[test]
