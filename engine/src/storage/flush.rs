@@ -7,6 +7,7 @@ use crate::device::is_interruption;
 use crate::error::{Operation, Result};
 use crate::lane::Lane;
 use crate::op::{Op, Verb};
+use crate::variant::Variant;
 
 impl Storage {
     /// Makes every change that has completed durable (fdatasync). Skipped if none has completed since a successful
@@ -21,6 +22,11 @@ impl Storage {
         if self.synced.load(Ordering::Acquire) >= changes {
             return Ok(());
         }
+        let changes = if self.variants.has(Variant::FlushCountsAtSubmission) {
+            changes + self.tracker.statistics().running
+        } else {
+            changes
+        };
         let mut tries = 0;
         loop {
             let outcome = lane.issue(Op::plain(&self.device, Verb::Sync, 0, 0)).await;

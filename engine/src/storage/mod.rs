@@ -67,6 +67,12 @@ impl Storage {
         }
     }
 
+    /// The same with another alignment of memory, in bytes.
+    pub(crate) fn with_memory_alignment(mut self, alignment: usize) -> Self {
+        self.memory_alignment = alignment;
+        self
+    }
+
     /// A storage in memory that starts as `bytes` and may grow to `limit` bytes. Every op completes when it is sent.
     pub fn in_memory(name: &str, bytes: Vec<u8>, limit: usize) -> Self {
         let size = bytes.len() as u64;

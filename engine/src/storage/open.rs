@@ -134,9 +134,8 @@ impl Storage {
         let (alignment, memory_alignment) = alignment(&file, options.cache);
         let device = Device::new(name, Kind::File(file), metadata.len());
         let buffers = BufferPool::new(options.buffer_budget);
-        let mut storage = Storage::over(device, alignment, options.access, buffers);
-        storage.memory_alignment = memory_alignment;
-        Ok(storage)
+        let storage = Storage::over(device, alignment, options.access, buffers);
+        Ok(storage.with_memory_alignment(memory_alignment))
     }
 }
 

@@ -62,8 +62,18 @@ impl Storage {
         }
         let from = self.size().min(size);
         let guard = self.tracker.begin(Span::to_infinity(from), Class::Serialising).await;
-        // Somebody may have cut the file while this waited; what lies between is part of the change as well.
-        let now = self.size().min(from);
-        guard.widen(Span::to_infinity(now)).await.guard
+        self.reach_end(guard).await
+    }
+
+    /// Somebody may have cut the file while the grant was waited for. What lies between its end and the grant is part
+    /// of a change of the size as well. A second time that is answered with the whole file, so that it ends.
+    pub(super) async fn reach_end(&self, mut guard: Guard) -> Guard {
+        for reach in [self.size(), 0] {
+            if self.size() >= guard.span().start {
+                break;
+            }
+            guard = guard.widen(Span::to_infinity(reach)).await.guard;
+        }
+        guard
     }
 }

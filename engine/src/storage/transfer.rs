@@ -9,6 +9,7 @@ use crate::lane::Lane;
 use crate::memory::IoMem;
 use crate::op::{Op, Verb};
 use crate::request::Flags;
+use crate::uring::MAX_SEGMENTS;
 use crate::variant::Variant;
 
 /// The largest piece that goes through a buffer at once, in bytes.
@@ -132,21 +133,32 @@ impl Storage {
                 .await;
             match usize::try_from(result) {
                 Err(_) => return (Err(self.error(operation, at, result)), guard),
-                // The end of the file: nothing was ever written beyond it.
-                Ok(0) if verb == Verb::Read => {
-                    rest.fill(0..rest.len(), 0);
-                    break;
+                Ok(0) if verb != Verb::Read => {
+                    return (Err(self.error(operation, at, libc::ENOSPC)), guard);
                 }
-                Ok(0) => return (Err(self.error(operation, at, libc::ENOSPC)), guard),
                 Ok(moved) => done += moved,
+            }
+            // The end of the file: nothing was ever written beyond it. Where it is in the middle of a block, asking
+            // again from there would not be aligned.
+            if verb == Verb::Read && self.is_end(result, offset + done as u64) {
+                mem.fill(done..mem.len(), 0);
+                break;
             }
         }
         (Ok(()), guard)
     }
 
+    /// Whether a read that moved `moved` bytes, up to `at`, stopped because the file ends there.
+    fn is_end(&self, moved: i32, at: u64) -> bool {
+        moved == 0 || at & (self.alignment - 1) != 0
+    }
+
+    /// Whether this can go to the file as it is. Memory in more segments than one call takes is moved by several,
+    /// each of which would have to end at a block as well: that goes through a buffer.
     fn is_aligned(&self, offset: u64, mem: &IoMem) -> bool {
         (offset | mem.len() as u64) & (self.alignment - 1) == 0
             && mem.is_aligned(self.memory_alignment)
+            && (self.alignment == 1 || mem.segments().nth(MAX_SEGMENTS).is_none())
     }
 
     /// The range with its ends moved out to whole blocks.

@@ -1,9 +1,12 @@
 //! Making ranges read as zeros, and giving them back: the ladder of kernel calls.
 
+use std::sync::LazyLock;
+
 use blkring_tracker::sync::atomic::{AtomicU8, Ordering};
 use blkring_tracker::{Class, Guard, Span};
 
 use super::Storage;
+use crate::buffers::BufferPool;
 use crate::error::{Operation, Result, is_unsupported};
 use crate::lane::Lane;
 use crate::memory::IoMem;
@@ -15,7 +18,7 @@ use crate::variant::Variant;
 const FALLBACK_CHUNK: u64 = 16 << 20;
 
 /// The buffer of zeros that such a write repeats.
-const ZERO_BUFFER: u64 = 64 << 10;
+const ZERO_BUFFER: usize = 64 << 10;
 
 /// The calls that this file's kernel does not have.
 #[derive(Default)]
@@ -63,25 +66,17 @@ impl Storage {
         if len == 0 {
             return Ok(());
         }
-        let zeros = if flags.contains(Flags::NO_FALLBACK) {
-            None
-        } else {
-            // Taken before the grant, whether it will be needed or not: see the order of waits.
-            let buffer =
-                self.buffers.take(usize::try_from(ZERO_BUFFER.min(len)).expect("small")).await;
-            Some(buffer.mem())
-        };
         let guard = self.admit_zeroes(offset, end).await;
         let (result, guard) = self.zero_fast(lane, (offset, len), flags, guard).await;
-        match (result, zeros) {
-            (0.., _) => (),
-            (failed, Some(zeros)) if is_unsupported(-failed) => {
-                self.zero_slowly(lane, (offset, len), zeros, guard).await?;
+        match result {
+            0.. => drop(guard),
+            failed if !is_unsupported(-failed) => {
+                return Err(self.error(Operation::WriteZeroes, offset, failed));
             }
-            (failed, None) if is_unsupported(-failed) => {
+            _ if flags.contains(Flags::NO_FALLBACK) => {
                 return Err(self.error(Operation::WriteZeroes, offset, libc::ENOTSUP));
             }
-            (failed, _) => return Err(self.error(Operation::WriteZeroes, offset, failed)),
+            _ => self.zero_slowly(lane, (offset, len), guard).await?,
         }
         if flags.contains(Flags::FUA) { self.flush(lane).await } else { Ok(()) }
     }
@@ -123,14 +118,11 @@ impl Storage {
             Span::to_infinity(offset.min(size))
         };
         tracing::debug!(path = %self.path(), offset, size, "widen");
-        let mut guard = guard.widen(span).await.guard;
-        // The size may have changed while this waited. Whatever it is now, the grant must reach from there.
-        while self.size() < guard.span().start
-            && !self.variants.has(Variant::ZeroWriteWidensToOwnRange)
-        {
-            guard = guard.widen(Span::to_infinity(self.size())).await.guard;
+        let guard = guard.widen(span).await.guard;
+        if self.variants.has(Variant::ZeroWriteWidensToOwnRange) {
+            return guard;
         }
-        guard
+        self.reach_end(guard).await
     }
 
     /// The calls that zero without writing, in turn. ENOTSUP if there is none.
@@ -147,7 +139,9 @@ impl Storage {
         let inside = range.0 + range.1 <= self.size();
         if flags.contains(Flags::MAY_UNMAP) && inside && !modes.lacks(NO_PUNCH) {
             (result, guard) = self.allocate(lane, Allocate::PunchHole, range, guard).await;
-            if !is_unsupported(-result) && !matches!(-result, libc::EINVAL | libc::EBUSY) {
+            if is_unsupported(-result) {
+                modes.give_up(NO_PUNCH);
+            } else if !matches!(-result, libc::EINVAL | libc::EBUSY) {
                 return (result, guard);
             }
         }
@@ -199,43 +193,49 @@ impl Storage {
         self.issue(lane, guard, || Op::plain(&self.device, Verb::Allocate(mode), offset, len)).await
     }
 
-    /// Writes zeros, padded to whole blocks by writing only within the range where it is aligned.
+    /// Writes zeros. What is not aligned goes the way of a write, which is admitted anew and takes its buffer first:
+    /// nobody waits for a buffer under a grant.
     async fn zero_slowly(
         &self,
         lane: &Lane,
-        range: (u64, u64),
-        zeros: IoMem,
+        (offset, len): (u64, u64),
         guard: Guard,
     ) -> Result<()> {
-        let (offset, len) = range;
-        zeros.fill(0..zeros.len(), 0);
-        if (offset | len) & (self.alignment - 1) != 0 {
-            drop(guard);
-            return Box::pin(self.write(lane, offset, &repeated(&zeros, len), Flags::empty()))
-                .await;
-        }
-        let mut guard = guard;
+        let aligned = (offset | len) & (self.alignment - 1) == 0;
+        let mut held = Some(guard).filter(|_| aligned);
         let mut done = 0;
         while done < len {
             let part = (len - done).min(FALLBACK_CHUNK);
-            let result;
-            let at = offset + done;
-            (result, guard) =
-                self.transfer(lane, Verb::Write, at, &repeated(&zeros, part), guard).await;
-            result?;
+            let (at, zeros) = (offset + done, zeros(part));
+            held = match held {
+                Some(guard) => {
+                    let (result, guard) = self.transfer(lane, Verb::Write, at, &zeros, guard).await;
+                    result?;
+                    Some(guard)
+                }
+                None => {
+                    self.write(lane, at, &zeros, Flags::empty()).await?;
+                    None
+                }
+            };
             done += part;
         }
         Ok(())
     }
 }
 
+/// Zeros for all writes of them; nothing ever reads into this memory.
+static ZEROS: LazyLock<IoMem> = LazyLock::new(|| {
+    let buffer =
+        BufferPool::new(0).try_take(ZERO_BUFFER).expect("a first buffer may exceed its budget");
+    buffer.mem().fill(0..ZERO_BUFFER, 0);
+    buffer.mem()
+});
+
 /// `len` bytes of zeros out of one buffer of them.
-fn repeated(zeros: &IoMem, len: u64) -> IoMem {
-    let unit = zeros.len() as u64;
-    let mut parts = vec![zeros.clone(); usize::try_from(len / unit).expect("bounded by the chunk")];
-    let rest = usize::try_from(len % unit).expect("less than a buffer");
-    if rest > 0 {
-        parts.push(zeros.slice(0..rest));
-    }
+fn zeros(len: u64) -> IoMem {
+    let len = usize::try_from(len).expect("bounded by the chunk");
+    let mut parts = vec![ZEROS.clone(); len / ZERO_BUFFER];
+    parts.push(ZEROS.slice(0..len % ZERO_BUFFER));
     IoMem::concat(&parts)
 }
