@@ -323,3 +323,33 @@ impl LaneCounts {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::device::Device;
+    use crate::memory::IoMem;
+    use crate::memory_disk::MemoryDisk;
+
+    fn poll(issued: &mut Pin<Box<Issued>>) -> Poll<Outcome> {
+        issued.as_mut().poll(&mut Context::from_waker(Waker::noop()))
+    }
+
+    #[test]
+    fn issued_ops_move_between_threads() {
+        let lane = Lane::new(1);
+        let disk = Kind::Memory(MemoryDisk::new(vec![7; 512], 512));
+        let device = Device::new("memory".into(), disk, 512);
+        let mem = IoMem::from(vec![0; 512]);
+        let mut issued = Box::pin(lane.issue(Op::transfer(&device, Verb::Read, 0, mem.clone())));
+        assert!(poll(&mut issued).is_pending());
+        let sender = std::thread::spawn(move || {
+            assert_eq!(lane.send(|_, _, _| unreachable!("no file is about")), 1);
+            issued
+        });
+        let mut issued = sender.join().unwrap();
+        let Poll::Ready(outcome) = poll(&mut issued) else { panic!("it was sent") };
+        assert_eq!(outcome.result, 512);
+        assert_eq!(mem.to_vec(), [7; 512]);
+    }
+}

@@ -1,4 +1,5 @@
 //! The simulated disk keeps its word: what its module doc says of durability, crashes, faults and order.
+#![allow(clippy::unwrap_used, reason = "helpers of tests: a failed step fails the test")]
 
 use std::collections::BTreeSet;
 use std::sync::Arc;

@@ -29,8 +29,10 @@ pub enum Kernel {
 /// How a storage uses a file of the disk.
 #[derive(Debug, Clone, Copy)]
 pub struct SimOptions {
-    /// What offsets, lengths and memory must be multiples of, in bytes: 1, 512 or 4096. Anything else is EINVAL.
+    /// What offsets and lengths must be multiples of, in bytes: 1, 512 or 4096. Anything else is EINVAL.
     pub alignment: u64,
+    /// What addresses of memory must be multiples of, in bytes; at most `alignment`.
+    pub memory_alignment: usize,
     /// Whether it may be written.
     pub access: Access,
     /// Bytes for bounce buffers.
@@ -39,14 +41,20 @@ pub struct SimOptions {
 
 impl Default for SimOptions {
     fn default() -> Self {
-        SimOptions { alignment: 1, access: Access::ReadWrite, buffer_budget: 1 << 20 }
+        SimOptions {
+            alignment: 1,
+            memory_alignment: 1,
+            access: Access::ReadWrite,
+            buffer_budget: 1 << 20,
+        }
     }
 }
 
 impl SimOptions {
-    /// Writable, with this alignment.
+    /// Writable, with this alignment of offsets, lengths and memory.
     pub fn aligned(alignment: u64) -> Self {
-        SimOptions { alignment, ..SimOptions::default() }
+        let memory_alignment = usize::try_from(alignment).expect("alignments are small");
+        SimOptions { alignment, memory_alignment, ..SimOptions::default() }
     }
 }
 
@@ -118,11 +126,13 @@ impl SimDisk {
         let state = self.shared.state.lock();
         let index = state.index(name)?;
         let disk = Arc::downgrade(&self.shared);
-        let file = SimFile { disk, index, alignment: options.alignment };
+        let SimOptions { alignment, memory_alignment, .. } = options;
+        let file = SimFile { disk, index, alignment, memory_alignment };
         let path = state.files[index].name.clone();
         let device = Device::new(path, Kind::Sim(Arc::new(file)), state.files[index].size());
         let buffers = BufferPool::new(options.buffer_budget);
-        Some(Storage::over(device, options.alignment, options.access, buffers))
+        let storage = Storage::over(device, alignment, options.access, buffers);
+        Some(storage.with_memory_alignment(memory_alignment))
     }
 
     /// The same for a file that exists.
@@ -254,6 +264,7 @@ impl Shared {
             file: file.index,
             kind,
             alignment: file.alignment,
+            memory_alignment: file.memory_alignment,
             next: if state.has_begin(kind) { Step::Begin } else { Step::Land },
             begun: false,
             covers: 0,

@@ -38,7 +38,8 @@ impl State {
         let name = self.files[op.file].name.clone();
         let rule =
             self.rules.iter_mut().find_map(|rule| rule.strikes(&name, op).then_some(rule.fault));
-        let moved = |bytes: u64| bytes.min(op.len()) & !(op.alignment - 1);
+        let all = op.transferable();
+        let moved = |bytes: u64| bytes.min(all) & !(op.alignment - 1);
         match rule {
             Some(Fault::Error(errno)) => {
                 if op.kind == OpKind::Sync && !is_interruption(-errno) {
@@ -51,14 +52,14 @@ impl State {
                 self.execute(op, moved(bytes));
                 -errno
             }
-            None => self.execute(op, op.len()),
+            None => self.execute(op, all),
         }
     }
 
     /// `len` is that of the op, or less for a short transfer.
     fn execute(&mut self, op: &Pending, len: u64) -> i32 {
         let (start, end) = (op.offset(), op.end());
-        if !op.is_aligned() {
+        if !op.is_aligned(len) {
             return -libc::EINVAL;
         }
         if i64::try_from(end).is_err() {

@@ -19,6 +19,7 @@ pub struct SimFile {
     pub(super) disk: Weak<Shared>,
     pub(super) index: usize,
     pub(super) alignment: u64,
+    pub(super) memory_alignment: usize,
 }
 
 impl SimFile {

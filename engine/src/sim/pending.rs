@@ -2,6 +2,7 @@
 
 use crate::lane::Lane;
 use crate::op::Op;
+use crate::uring::MAX_SEGMENTS;
 
 use super::log::OpKind;
 
@@ -20,6 +21,7 @@ pub(super) struct Pending {
     pub(super) kind: OpKind,
     /// Of the open file that it came through, in bytes.
     pub(super) alignment: u64,
+    pub(super) memory_alignment: usize,
     pub(super) next: Step,
     /// Whether it has made the step `Begin`; few kinds have one.
     pub(super) begun: bool,
@@ -49,11 +51,15 @@ impl Pending {
         self.op.offset.saturating_add(self.op.len)
     }
 
-    /// Whether direct I/O of this alignment would take it.
-    pub(super) fn is_aligned(&self) -> bool {
+    /// Whether direct I/O of this alignment would take `len` bytes of it.
+    pub(super) fn is_aligned(&self, len: u64) -> bool {
         let Some(mem) = &self.op.mem else { return true };
-        let unit = self.alignment;
-        (self.offset() | self.len()) & (unit - 1) == 0
-            && mem.segments().all(|s| s.address as u64 & (unit - 1) == 0)
+        (self.offset() | len) & (self.alignment - 1) == 0 && mem.is_aligned(self.memory_alignment)
+    }
+
+    /// Bytes that one call can move: of its memory only so many segments are looked at.
+    pub(super) fn transferable(&self) -> u64 {
+        let Some(mem) = &self.op.mem else { return self.len() };
+        mem.segments().take(MAX_SEGMENTS).map(|segment| segment.len as u64).sum()
     }
 }

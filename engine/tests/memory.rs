@@ -1,0 +1,82 @@
+//! The memory of an operation lives until the kernel is done with it, whoever has stopped waiting.
+#![allow(clippy::unwrap_used, reason = "helpers of tests: a failed step fails the test")]
+
+use std::cell::RefCell;
+use std::future::{Future, poll_fn};
+use std::pin::Pin;
+use std::rc::Rc;
+use std::sync::Arc;
+use std::task::Poll;
+use std::time::Duration;
+
+use blkring_engine::{
+    Access, BufferPool, Cache, OpenOptions, Queue, QueueOptions, QueueSeed, Storage,
+};
+
+const SIZE: usize = 4 << 20;
+
+type Task = Pin<Box<dyn Future<Output = ()>>>;
+
+struct Reading {
+    queue: Queue,
+    /// The future that waits for the read.
+    task: Rc<RefCell<Option<Task>>>,
+    /// Has given out the memory of the read, and knows when it came back.
+    pool: Arc<BufferPool>,
+    storage: Arc<Storage>,
+    _file: tempfile::NamedTempFile,
+}
+
+/// A queue that has just handed a large direct read to the kernel and reaped nothing since.
+fn reading() -> Reading {
+    let file = tempfile::NamedTempFile::new().unwrap();
+    std::fs::write(file.path(), vec![7; SIZE]).unwrap();
+    let options = OpenOptions::new().access(Access::ReadWrite).cache(Cache::Direct);
+    let storage = Arc::new(Storage::open(file.path(), &options).unwrap());
+    let pool = BufferPool::new(SIZE);
+    let mem = pool.try_take(SIZE).unwrap().mem();
+    let mut queue = QueueSeed::new(QueueOptions::default()).unwrap().start().unwrap();
+    let (lane, reader) = (queue.lane(), storage.clone());
+    let read: Task = Box::pin(async move { reader.read(&lane, 0, &mem).await.unwrap() });
+    let task = Rc::new(RefCell::new(Some(read)));
+    let polled = task.clone();
+    queue.spawn(poll_fn(move |cx| match polled.borrow_mut().as_mut() {
+        Some(future) => future.as_mut().poll(cx),
+        None => Poll::Ready(()),
+    }));
+    queue.turn().unwrap();
+    Reading { queue, task, pool, storage, _file: file }
+}
+
+/// A released buffer is overwritten and the next to be given out. Were the kernel still reading into it, the bytes of
+/// the file would appear there.
+fn assert_left_alone(pool: &Arc<BufferPool>) {
+    assert_eq!(pool.taken(), 0);
+    let again = pool.try_take(SIZE).unwrap().mem();
+    let at_release = again.to_vec();
+    assert!(!at_release.contains(&7), "released buffers are poisoned in builds with assertions");
+    std::thread::sleep(Duration::from_millis(50));
+    assert!(again.to_vec() == at_release, "the kernel wrote to memory that was released");
+}
+
+#[test]
+fn a_dropped_read_keeps_its_memory() {
+    let mut reading = reading();
+    drop(reading.task.take());
+    assert_eq!(reading.pool.taken(), SIZE, "the kernel still has it");
+    assert_eq!(reading.storage.statistics().running, 1, "and the range is its own");
+    while reading.pool.taken() > 0 {
+        reading.queue.wait().unwrap();
+    }
+    assert_eq!(reading.storage.statistics().running, 0);
+    assert_left_alone(&reading.pool);
+}
+
+#[test]
+fn a_dropped_queue_waits_for_the_kernel() {
+    let Reading { queue, task, pool, storage, _file } = reading();
+    drop(task.take());
+    drop(queue);
+    assert_eq!(storage.statistics().running, 0);
+    assert_left_alone(&pool);
+}
