@@ -44,6 +44,24 @@ impl Outcome {
         self.not_applicable += other.not_applicable;
     }
 
+    /// Tests whose command succeeded: with none of them, nothing was shown.
+    pub(crate) fn ended_well(&self) -> Self {
+        match self {
+            Self { passed: 0, failed: 0, skipped: 0, not_applicable: 0, .. } => {
+                Self::skip("no test ran")
+            }
+            counted => counted.clone(),
+        }
+    }
+
+    /// Tests whose command failed: a crash or a compiler's error is no test, but the step has failed all the same.
+    pub(crate) fn ended_badly(&self, command: Self) -> Self {
+        let mut outcome = self.clone();
+        outcome.failed = outcome.failed.max(1);
+        outcome.notes.extend(command.notes);
+        outcome
+    }
+
     /// One word for the step's line.
     pub(crate) fn word(&self) -> &'static str {
         match self {
@@ -75,9 +93,6 @@ pub(crate) fn of_tests(output: &str, report: &str) -> Outcome {
     outcome.not_applicable = lacking.len();
     let lines: BTreeSet<&str> = report.lines().collect();
     outcome.notes.extend(lines.into_iter().map(str::to_owned));
-    if outcome == Outcome::default() {
-        return Outcome::skip("no test ran");
-    }
     outcome
 }
 
@@ -148,8 +163,13 @@ mod tests {
 
     #[test]
     fn no_test_is_no_success() {
-        let output = "test result: ok. 0 passed; 0 failed; 0 ignored";
-        assert_eq!(of_tests(output, "").word(), "skipped");
+        let none = of_tests("test result: ok. 0 passed; 0 failed; 0 ignored", "");
+        assert_eq!(none.ended_well().word(), "skipped");
+        let failed = none.ended_badly(Outcome::fail("a compiler's error"));
+        assert_eq!(numbers(&failed), (0, 1, 0, 0));
+        let one = of_tests("test result: FAILED. 0 passed; 1 failed; 0 ignored", "");
+        assert_eq!(numbers(&one.ended_badly(Outcome::fail("exit code 101"))), (0, 1, 0, 0));
+        assert_eq!(numbers(&Outcome::pass().ended_well()), (1, 0, 0, 0));
     }
 
     #[test]

@@ -63,15 +63,15 @@ pub(crate) fn steps(place: &Place) -> Vec<Step> {
     steps.extend([
         Step {
             name: "doc".into(),
-            action: Action::Tests(cargo("test --workspace --doc --no-fail-fast")),
+            action: Action::Tests(cargo("test --workspace --all-features --doc --no-fail-fast")),
         },
         Step {
             name: "examples".into(),
-            action: Action::Build(cargo("build --workspace --examples")),
+            action: Action::Build(cargo("build --workspace --all-features --examples")),
         },
         Step {
             name: "benches".into(),
-            action: Action::Build(cargo("check --workspace --benches")),
+            action: Action::Build(cargo("check --workspace --all-features --benches")),
         },
         Step { name: LOOM.into(), action: loom(place) },
         Step {
@@ -105,20 +105,22 @@ impl Runner {
         }
     }
 
-    /// The whole workspace is selected each time, so that features are unified in the same way and nothing is built
-    /// twice; the released program is built apart from it.
+    /// The whole workspace with all features, those for tests included, is selected each time, so that nothing is
+    /// built twice; the released program is built apart from it.
     fn base(self) -> Cargo {
         match self {
-            Self::Nextest => cargo("nextest run --workspace --no-fail-fast --no-tests=pass"),
-            Self::Cargo => cargo("test --workspace --no-fail-fast"),
+            Self::Nextest => {
+                cargo("nextest run --workspace --all-features --no-fail-fast --no-tests=pass")
+            }
+            Self::Cargo => cargo("test --workspace --all-features --no-fail-fast"),
         }
     }
 
     fn build(self) -> Cargo {
         match self {
             // nextest refuses --no-run together with options of the run.
-            Self::Nextest => cargo("nextest run --workspace --no-run"),
-            Self::Cargo => cargo("test --workspace --no-run"),
+            Self::Nextest => cargo("nextest run --workspace --all-features --no-run"),
+            Self::Cargo => cargo("test --workspace --all-features --no-run"),
         }
     }
 

@@ -112,13 +112,8 @@ impl Run<'_> {
         let output = fs::read(self.log(step)).unwrap_or_default();
         let report = fs::read(self.place.report()).unwrap_or_default();
         let text = String::from_utf8_lossy;
-        let mut outcome = outcome::of_tests(&text(&output), &text(&report));
-        if ended.failed > 0 {
-            // A crash or a compiler's error is no test, and the suite is red all the same.
-            outcome.failed = outcome.failed.max(1);
-            outcome.notes.extend(ended.notes);
-        }
-        outcome
+        let counted = outcome::of_tests(&text(&output), &text(&report));
+        if ended.failed > 0 { counted.ended_badly(ended) } else { counted.ended_well() }
     }
 
     /// Runs a cargo command; passed or failed by its exit code.

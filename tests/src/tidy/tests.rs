@@ -42,6 +42,8 @@ fn clocks_are_found() {
     bad("clock", "qcow2/src/x.rs", concat!("let a = SystemTime", "::now();"));
     bad("clock", "qcow2/src/x.rs", &format!("\n#[cfg(test)]\nmod tests;\n{text}"));
     good("bench/src/x.rs", text);
+    good("tracker/tests/x.rs", text);
+    good("engine/src/clock.rs", text);
     good("qcow2/src/x/tests.rs", text);
     good("qcow2/src/x.rs", &format!("fn f() {{}}\n\n#[cfg(test)]\nmod tests {{\n{text}\n}}\n"));
     good("qcow2/src/x.rs", "fn f(now: Instant) {}");
