@@ -1,43 +1,69 @@
 //! Work that several requests wait for and none owns: a refill, a cut, a copy, a load of metadata.
 //!
-//! A job is a future that names no queue. Whoever waits for it also polls it, so that it goes on as long as one of
-//! its waiters does; all are woken at each of its steps. Its ops go to the [`Service`](crate::Service), where any
-//! queue reaps them.
+//! A job is a future that names no queue. It is started on a [`Service`](crate::Service) and driven by every queue
+//! that is attached to it: whichever takes its turn next polls the jobs that were woken. So it goes on as long as any
+//! queue does, whatever becomes of those that wait for it. Its ops go to the lane of the service.
 //!
-//! The lock *turn* makes sure that one waiter polls at a time. It is taken with `try_lock`: who finds it taken has
-//! already left a waker, and the job's own waker wakes every waiter when there is more to do.
+//! Three locks, each held for a moment but the second: *jobs* (which there are, which are ready), *body* (held while
+//! a job is polled, so that one queue polls it at a time), *outcome* (the result and who waits for it). A body may
+//! start and await other jobs; it never polls one.
 
+use std::collections::VecDeque;
 use std::future::Future;
 use std::pin::Pin;
 use std::sync::{Arc, Weak};
 use std::task::{Context, Poll, Wake, Waker};
 
 use blkring_tracker::sync::Mutex;
+use blkring_tracker::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use slab::Slab;
+
+use crate::sys::EventFd;
 
 type Body<T> = Pin<Box<dyn Future<Output = T> + Send>>;
 
 /// Shared work with a result that every waiter gets a copy of.
 pub struct Job<T> {
-    turn: Mutex<Option<Body<T>>>,
-    waiters: Arc<Waiters>,
-    result: Mutex<Option<T>>,
+    body: Mutex<Option<Body<T>>>,
+    outcome: Mutex<Outcome<T>>,
 }
 
-/// Who is to be woken. The lock *waiters* is held for a push or a take, never while a waker runs.
-struct Waiters {
-    wakers: Mutex<Slab<Option<Waker>>>,
+struct Outcome<T> {
+    result: Option<T>,
+    waiters: Slab<Option<Waker>>,
 }
 
-impl Waiters {
-    fn wake_all(&self) {
-        let woken: Vec<Waker> =
-            self.wakers.lock().iter_mut().filter_map(|(_, waker)| waker.take()).collect();
-        woken.into_iter().for_each(Waker::wake);
-    }
+/// A job as its driver sees it.
+trait Work: Send + Sync {
+    fn poll(&self, cx: &mut Context<'_>) -> Poll<()>;
+    fn abandon(&self);
 }
 
-struct JobWaker(Weak<Waiters>);
+/// The jobs of one service.
+pub(crate) struct Jobs {
+    state: Mutex<JobsState>,
+    /// Queues that are in a turn and will look at what is ready before they rest. A waker that finds none signals
+    /// the event.
+    turning: AtomicUsize,
+    event: Option<Arc<EventFd>>,
+}
+
+#[derive(Default)]
+struct JobsState {
+    active: Slab<Active>,
+    ready: VecDeque<usize>,
+}
+
+struct Active {
+    work: Arc<dyn Work>,
+    waker: Arc<JobWaker>,
+}
+
+struct JobWaker {
+    jobs: Weak<Jobs>,
+    key: usize,
+    queued: AtomicBool,
+}
 
 impl Wake for JobWaker {
     fn wake(self: Arc<Self>) {
@@ -45,100 +71,174 @@ impl Wake for JobWaker {
     }
 
     fn wake_by_ref(self: &Arc<Self>) {
-        if let Some(waiters) = self.0.upgrade() {
-            waiters.wake_all();
+        if !self.queued.swap(true, Ordering::SeqCst)
+            && let Some(jobs) = self.jobs.upgrade()
+        {
+            jobs.make_ready(self.key);
         }
+    }
+}
+
+impl Jobs {
+    pub(crate) fn new(event: Option<Arc<EventFd>>) -> Arc<Self> {
+        Arc::new(Jobs { state: Mutex::default(), turning: AtomicUsize::new(0), event })
+    }
+
+    /// Starts a job; the next turn of any queue polls it.
+    pub(crate) fn start<T: Clone + Send + 'static>(
+        self: &Arc<Self>,
+        body: impl Future<Output = T> + Send + 'static,
+    ) -> Arc<Job<T>> {
+        let outcome = Outcome { result: None, waiters: Slab::new() };
+        let job =
+            Arc::new(Job { body: Mutex::new(Some(Box::pin(body))), outcome: Mutex::new(outcome) });
+        let key = {
+            let mut state = self.state.lock();
+            let entry = state.active.vacant_entry();
+            let key = entry.key();
+            let waker = JobWaker { jobs: Arc::downgrade(self), key, queued: AtomicBool::new(true) };
+            entry.insert(Active { work: job.clone(), waker: Arc::new(waker) });
+            key
+        };
+        self.make_ready(key);
+        job
+    }
+
+    fn make_ready(&self, key: usize) {
+        self.state.lock().ready.push_back(key);
+        // After adding: either this sees a queue in its turn, or that queue sees what was added (`end_turn`).
+        if self.turning.load(Ordering::SeqCst) == 0
+            && let Some(event) = &self.event
+        {
+            event.signal();
+        }
+    }
+
+    /// Polls the jobs that are ready now. Says whether there were any.
+    pub(crate) fn run(&self) -> bool {
+        let count = self.state.lock().ready.len();
+        for _ in 0..count {
+            let next = {
+                let mut state = self.state.lock();
+                let key = state.ready.pop_front();
+                key.and_then(|key| {
+                    let active = state.active.get(key)?;
+                    Some((key, active.work.clone(), active.waker.clone()))
+                })
+            };
+            let Some((key, work, waker)) = next else { continue };
+            waker.queued.store(false, Ordering::SeqCst);
+            let waker = Waker::from(waker);
+            if work.poll(&mut Context::from_waker(&waker)).is_ready() {
+                self.state.lock().active.try_remove(key);
+            }
+        }
+        count > 0
+    }
+
+    pub(crate) fn has_ready(&self) -> bool {
+        !self.state.lock().ready.is_empty()
+    }
+
+    pub(crate) fn begin_turn(&self) {
+        self.turning.fetch_add(1, Ordering::SeqCst);
+    }
+
+    /// Ends a turn. Says whether nothing is ready, so that the queue may rest.
+    pub(crate) fn end_turn(&self) -> bool {
+        self.turning.fetch_sub(1, Ordering::SeqCst);
+        !self.has_ready()
+    }
+
+    /// Drops all jobs where they stand. None of their ops is in flight.
+    pub(crate) fn abandon(&self) {
+        let state = std::mem::take(&mut *self.state.lock());
+        for (_, active) in state.active {
+            active.work.abandon();
+        }
+    }
+}
+
+impl<T: Clone + Send + 'static> Work for Job<T> {
+    fn poll(&self, cx: &mut Context<'_>) -> Poll<()> {
+        let mut body = self.body.lock();
+        // Another queue may have finished it in between.
+        let Some(future) = body.as_mut() else { return Poll::Ready(()) };
+        let Poll::Ready(result) = future.as_mut().poll(cx) else { return Poll::Pending };
+        let finished = body.take();
+        drop(body);
+        drop(finished);
+        self.outcome.lock().result = Some(result);
+        self.nudge();
+        Poll::Ready(())
+    }
+
+    fn abandon(&self) {
+        let body = self.body.lock().take();
+        drop(body);
     }
 }
 
 impl<T: Clone + Send + 'static> Job<T> {
-    /// A job that does `body` once somebody waits for it.
-    pub fn new(body: impl Future<Output = T> + Send + 'static) -> Arc<Self> {
-        Arc::new(Job {
-            turn: Mutex::new(Some(Box::pin(body))),
-            waiters: Arc::new(Waiters { wakers: Mutex::new(Slab::new()) }),
-            result: Mutex::new(None),
-        })
-    }
-
-    /// A future that polls the job and is ready with its result. Dropping it only stops waiting.
+    /// A future that is ready with the result. Dropping it only stops waiting.
     pub fn join(self: &Arc<Self>) -> Join<T> {
         Join { job: self.clone(), place: None }
     }
 
-    /// A future that polls the job and is ready when `done` says so or the job has ended. Whoever changes what `done`
-    /// looks at calls [`Job::nudge`].
+    /// A future that is ready when `done` says so or the job has ended. Whoever changes what `done` looks at calls
+    /// [`Job::nudge`] afterwards.
     pub fn until<D: FnMut() -> bool>(self: &Arc<Self>, done: D) -> Until<T, D> {
         Until { join: self.join(), done }
     }
 
-    /// Wakes every waiter, for those that wait for less than the end.
-    pub fn nudge(&self) {
-        self.waiters.wake_all();
-    }
-
     /// The result, once there is one.
     pub fn result(&self) -> Option<T> {
-        self.result.lock().clone()
+        self.outcome.lock().result.clone()
     }
 
-    /// Drops the body where it stands. Only when none of its ops is in flight.
-    pub fn abandon(&self) {
-        let body = self.turn.lock().take();
-        drop(body);
-    }
-
-    /// Polls the body if nobody else does.
-    fn advance(&self) {
-        let Some(mut turn) = self.turn.try_lock() else { return };
-        let Some(body) = turn.as_mut() else { return };
-        let waker = Waker::from(Arc::new(JobWaker(Arc::downgrade(&self.waiters))));
-        if let Poll::Ready(result) = body.as_mut().poll(&mut Context::from_waker(&waker)) {
-            let body = turn.take();
-            drop(turn);
-            drop(body);
-            *self.result.lock() = Some(result);
-            self.waiters.wake_all();
-        }
+    /// Wakes every waiter.
+    pub fn nudge(&self) {
+        let woken: Vec<Waker> =
+            self.outcome.lock().waiters.iter_mut().filter_map(|(_, waker)| waker.take()).collect();
+        woken.into_iter().for_each(Waker::wake);
     }
 }
 
 /// A waiter of a job.
-#[must_use = "a job goes on when its waiters are polled"]
+#[must_use = "a waiter waits when it is polled"]
 pub struct Join<T> {
     job: Arc<Job<T>>,
     place: Option<usize>,
-}
-
-impl<T> Join<T> {
-    fn leave_waker(&mut self, waker: &Waker) {
-        let mut wakers = self.job.waiters.wakers.lock();
-        match self.place {
-            Some(place) => wakers[place] = Some(waker.clone()),
-            None => self.place = Some(wakers.insert(Some(waker.clone()))),
-        }
-    }
 }
 
 impl<T: Clone + Send + 'static> Future for Join<T> {
     type Output = T;
 
     fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<T> {
-        if let Some(result) = self.job.result() {
-            return Poll::Ready(result);
+        let this = &mut *self;
+        let mut outcome = this.job.outcome.lock();
+        if let Some(result) = &outcome.result {
+            return Poll::Ready(result.clone());
         }
-        // The waker first: a step that comes between the two must not be missed.
-        self.leave_waker(cx.waker());
-        self.job.advance();
-        match self.job.result() {
-            Some(result) => Poll::Ready(result),
-            None => Poll::Pending,
+        let waker = Some(cx.waker().clone());
+        match this.place {
+            Some(place) => outcome.waiters[place] = waker,
+            None => this.place = Some(outcome.waiters.insert(waker)),
+        }
+        Poll::Pending
+    }
+}
+
+impl<T> Drop for Join<T> {
+    fn drop(&mut self) {
+        if let Some(place) = self.place {
+            self.job.outcome.lock().waiters.remove(place);
         }
     }
 }
 
 /// A waiter for a part of a job.
-#[must_use = "a job goes on when its waiters are polled"]
+#[must_use = "a waiter waits when it is polled"]
 pub struct Until<T, D> {
     join: Join<T>,
     done: D,
@@ -149,18 +249,11 @@ impl<T: Clone + Send + 'static, D: FnMut() -> bool + Unpin> Future for Until<T, 
 
     fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<()> {
         let this = &mut *self;
-        if (this.done)() || Pin::new(&mut this.join).poll(cx).is_ready() || (this.done)() {
+        // The waker first, the question second: a change in between is not missed.
+        if Pin::new(&mut this.join).poll(cx).is_ready() || (this.done)() {
             return Poll::Ready(());
         }
         Poll::Pending
-    }
-}
-
-impl<T> Drop for Join<T> {
-    fn drop(&mut self) {
-        if let Some(place) = self.place {
-            self.job.waiters.wakers.lock().remove(place);
-        }
     }
 }
 
@@ -174,45 +267,61 @@ mod tests {
     }
 
     #[test]
-    fn a_waiter_that_is_never_polled_again_stops_nobody() {
+    fn a_job_goes_on_although_nobody_waits() {
+        let jobs = Jobs::new(None);
         let mut steps = 0;
-        let job = Job::new(poll_fn(move |cx| {
+        let job = jobs.start(poll_fn(move |cx| {
             steps += 1;
             cx.waker().wake_by_ref();
             if steps == 3 { Poll::Ready(steps) } else { Poll::Pending }
         }));
-        let (mut first, mut second) = (job.join(), job.join());
-        assert!(poll_once(&mut first).is_pending());
-        assert!(poll_once(&mut second).is_pending());
-        assert_eq!(poll_once(&mut second), Poll::Ready(3));
+        for _ in 0..2 {
+            assert!(jobs.run());
+            assert_eq!(job.result(), None);
+        }
+        assert!(jobs.run());
         assert_eq!(job.result(), Some(3));
+        assert_eq!(poll_once(&mut job.join()), Poll::Ready(3));
     }
 
     #[test]
-    fn each_step_wakes_every_waiter() {
-        struct Count(std::sync::atomic::AtomicUsize);
-        impl Wake for Count {
-            fn wake(self: Arc<Self>) {
-                self.0.fetch_add(1, std::sync::atomic::Ordering::SeqCst);
-            }
-        }
+    fn the_end_wakes_every_waiter_and_a_nudge_those_that_ask_for_less() {
+        let jobs = Jobs::new(None);
         let step: Arc<Mutex<Option<Waker>>> = Arc::default();
-        let job = Job::new({
-            let step = step.clone();
-            poll_fn(move |cx| -> Poll<()> {
-                *step.lock() = Some(cx.waker().clone());
-                Poll::Pending
-            })
+        let seen = step.clone();
+        let job = jobs.start(poll_fn(move |cx| match seen.lock().replace(cx.waker().clone()) {
+            None => Poll::Pending,
+            Some(_) => Poll::Ready(()),
+        }));
+        jobs.run();
+        let part = Arc::new(AtomicBool::new(false));
+        let asked = part.clone();
+        let mut until = job.until(move || asked.load(Ordering::SeqCst));
+        let mut join = job.join();
+        assert!(poll_once(&mut until).is_pending());
+        part.store(true, Ordering::SeqCst);
+        job.nudge();
+        assert!(poll_once(&mut until).is_ready());
+        assert!(poll_once(&mut join).is_pending());
+        let waker = step.lock().clone();
+        waker.unwrap().wake();
+        assert!(jobs.run());
+        assert!(poll_once(&mut join).is_ready());
+        assert!(!jobs.run(), "nothing is left");
+    }
+
+    #[test]
+    fn an_abandoned_job_drops_what_it_held() {
+        let jobs = Jobs::new(None);
+        let held = Arc::new(());
+        let inside = held.clone();
+        let _job = jobs.start(async move {
+            std::future::pending::<()>().await;
+            drop(inside);
         });
-        let counts = [Arc::new(Count(0.into())), Arc::new(Count(0.into()))];
-        let mut joins = [job.join(), job.join()];
-        for (join, count) in joins.iter_mut().zip(&counts) {
-            let waker = Waker::from(count.clone());
-            assert!(Pin::new(join).poll(&mut Context::from_waker(&waker)).is_pending());
-        }
-        step.lock().take().unwrap().wake();
-        for count in &counts {
-            assert_eq!(count.0.load(std::sync::atomic::Ordering::SeqCst), 1);
-        }
+        jobs.run();
+        assert_eq!(Arc::strong_count(&held), 2);
+        jobs.abandon();
+        assert_eq!(Arc::strong_count(&held), 1);
     }
 }

@@ -31,12 +31,23 @@ pub struct Lane {
 
 struct Shared {
     state: Mutex<State>,
+    kind: LaneKind,
+}
+
+/// Whose ops a lane carries.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum LaneKind {
+    /// Those of one queue.
+    Queue,
+    /// Those of shared work.
+    Service,
 }
 
 struct State {
     ops: Slab<Entry>,
     unsent: VecDeque<usize>,
-    /// Ops in the slab at most; a ring of one slot works.
+    /// Ops that have not completed at most; a ring of one slot works. A completed op keeps no slot, whether its
+    /// outcome is ever looked at or not.
     depth: usize,
     /// Those that found no slot. All are woken for each slot that comes free: no slot is handed to a future that
     /// may never be polled again.
@@ -85,7 +96,7 @@ pub(crate) struct Outcome {
 }
 
 impl Lane {
-    pub(crate) fn new(depth: usize) -> Self {
+    pub(crate) fn new(depth: usize, kind: LaneKind) -> Self {
         let state = State {
             ops: Slab::with_capacity(depth.min(1024)),
             unsent: VecDeque::with_capacity(depth.min(1024)),
@@ -94,7 +105,7 @@ impl Lane {
             running: 0,
             counts: LaneCounts::default(),
         };
-        Lane { shared: Arc::new(Shared { state: Mutex::new(state) }), progress: None }
+        Lane { shared: Arc::new(Shared { state: Mutex::new(state), kind }), progress: None }
     }
 
     /// The same lane, for the ops of one request.
@@ -117,7 +128,10 @@ impl Lane {
         self.shared.state.lock().running
     }
 
-    #[cfg(feature = "sim")]
+    pub(crate) fn kind(&self) -> LaneKind {
+        self.shared.kind
+    }
+
     pub(crate) fn has_unsent(&self) -> bool {
         !self.shared.state.lock().unsent.is_empty()
     }
@@ -179,21 +193,20 @@ impl Lane {
         drop(mem);
         let mut state = self.shared.state.lock();
         state.running -= 1;
+        let starving = std::mem::take(&mut state.starving);
         let entry = &mut state.ops[key];
-        if entry.abandoned {
+        let mut forgotten = None;
+        let waker = if entry.abandoned {
             state.ops.remove(key);
-            let starving = std::mem::take(&mut state.starving);
-            drop(state);
-            drop(guard);
-            starving.into_iter().for_each(Waker::wake);
-            return;
-        }
-        entry.outcome = Some(Outcome { result, guard });
-        let waker = entry.waker.take();
+            forgotten = guard;
+            None
+        } else {
+            entry.outcome = Some(Outcome { result, guard });
+            entry.waker.take()
+        };
         drop(state);
-        if let Some(waker) = waker {
-            waker.wake();
-        }
+        drop(forgotten);
+        starving.into_iter().chain(waker).for_each(Waker::wake);
     }
 }
 
@@ -227,7 +240,7 @@ impl Future for Issued {
         let this = &mut *self;
         let mut state = this.lane.shared.state.lock();
         match std::mem::replace(&mut this.stage, Stage::Finished) {
-            Stage::Waiting(op) if state.ops.len() >= state.depth => {
+            Stage::Waiting(op) if state.running >= state.depth => {
                 state.starving.push(cx.waker().clone());
                 this.stage = Stage::Waiting(op);
                 Poll::Pending
@@ -246,10 +259,7 @@ impl Future for Issued {
                     this.stage = Stage::Running(key);
                     return Poll::Pending;
                 };
-                state.leave(key);
-                let starving = std::mem::take(&mut state.starving);
-                drop(state);
-                starving.into_iter().for_each(Waker::wake);
+                state.ops.remove(key);
                 Poll::Ready(outcome)
             }
             Stage::Finished => panic!("an issued op is polled again after it was ready"),
@@ -264,11 +274,9 @@ impl Drop for Issued {
         let entry = &mut state.ops[key];
         entry.waker = None;
         if let Some(outcome) = entry.outcome.take() {
-            state.leave(key);
-            let starving = std::mem::take(&mut state.starving);
+            state.ops.remove(key);
             drop(state);
             drop(outcome);
-            starving.into_iter().for_each(Waker::wake);
         } else {
             entry.abandoned = true;
         }
@@ -289,10 +297,6 @@ impl State {
         self.unsent.push_back(key);
         self.running += 1;
         key
-    }
-
-    fn leave(&mut self, key: usize) {
-        self.ops.remove(key);
     }
 }
 
@@ -337,7 +341,7 @@ mod tests {
 
     #[test]
     fn issued_ops_move_between_threads() {
-        let lane = Lane::new(1);
+        let lane = Lane::new(1, LaneKind::Queue);
         let disk = Kind::Memory(MemoryDisk::new(vec![7; 512], 512));
         let device = Device::new("memory".into(), disk, 512);
         let mem = IoMem::from(vec![0; 512]);

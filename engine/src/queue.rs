@@ -13,7 +13,7 @@ use std::task::{Context as TaskContext, Poll};
 
 use crate::error::{IoError, Operation};
 use crate::inbox::{Disk, Inbox, Incoming};
-use crate::lane::{Lane, LaneCounts, Sent};
+use crate::lane::{Lane, LaneCounts, LaneKind, Sent};
 use crate::request::Completion;
 use crate::service::Service;
 use crate::sys::EventFd;
@@ -97,7 +97,7 @@ impl QueueSeed {
         }
         Ok(Queue {
             inbox: Inbox::new(self.options.requests, wakeups.clone()),
-            lane: Lane::new(self.options.depth as usize),
+            lane: Lane::new(self.options.depth as usize, LaneKind::Queue),
             tasks: Tasks::new(wakeups.clone()),
             uring,
             wakeups,
@@ -171,6 +171,8 @@ impl Queue {
             uring.watch(event.as_raw_fd(), WAKE_KEY + 1 + self.services.len() as u64)?;
         }
         self.services.push(service.clone());
+        // Jobs that were started before this queue knew of them.
+        self.wakeups.kick();
         Ok(())
     }
 
@@ -210,6 +212,17 @@ impl Queue {
     /// If the ring fails as a whole.
     pub fn turn(&mut self) -> io::Result<Turn> {
         self.wakeups.get_up();
+        self.services.iter().for_each(|service| service.begin_turn());
+        let result = self.rounds();
+        let mut resting = self.wakeups.lie_down();
+        for service in &self.services {
+            resting &= service.end_turn();
+        }
+        Ok(if result? || !resting { Turn::Busy } else { Turn::Idle })
+    }
+
+    /// Reaps, then takes in, polls and sends until there is nothing left to do, or for long enough.
+    fn rounds(&mut self) -> io::Result<bool> {
         let mut busy = self.reap()?;
         for _ in 0..ROUNDS {
             let progress = self.take_in() | self.poll_woken() | self.send()?;
@@ -218,8 +231,7 @@ impl Queue {
                 break;
             }
         }
-        let resting = self.wakeups.lie_down();
-        Ok(if busy || !resting { Turn::Busy } else { Turn::Idle })
+        Ok(busy)
     }
 
     /// Sleeps until there is something to do, then takes a turn.
@@ -289,7 +301,7 @@ impl Queue {
         self.wakeups.has_ready()
             || self.inbox.has_incoming()
             || self.lane.has_unsent()
-            || self.services.iter().any(|service| service.lane().has_unsent())
+            || self.services.iter().any(|service| service.has_work())
     }
 
     /// What this queue has issued so far.

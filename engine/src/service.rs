@@ -4,18 +4,20 @@
 //! shared work on the ring of the queue that started it, a queue that its owner no longer polls would keep them from
 //! everybody. So each image has a ring of its own, without a single issuer and without deferred task work: the kernel
 //! posts its completions whatever the submitting thread does, and every attached queue sends and reaps. Its eventfd
-//! wakes the queues that sleep.
+//! wakes the queues that sleep. The jobs themselves are driven the same way: any queue polls those that are ready.
 //!
 //! The lock *service* guards the ring. It is held to submit without waiting and to collect completions; they are
 //! handed on after it is released.
 
+use std::future::Future;
 use std::io;
 use std::os::fd::AsRawFd;
 use std::sync::Arc;
 
 use blkring_tracker::sync::Mutex;
 
-use crate::lane::{Lane, LaneCounts, Sent};
+use crate::job::{Job, Jobs};
+use crate::lane::{Lane, LaneCounts, LaneKind, Sent};
 use crate::sys::{self, EventFd};
 use crate::uring::{Completed, Issuer, RingUnavailable, Uring};
 
@@ -28,18 +30,20 @@ const SETTLE_POLL_MS: i32 = 20;
 /// The lane of shared work, with its ring unless all devices are simulated or in memory.
 pub struct Service {
     lane: Lane,
+    jobs: Arc<Jobs>,
     ring: Option<Mutex<Uring>>,
-    event: Option<EventFd>,
+    event: Option<Arc<EventFd>>,
 }
 
 impl Service {
     /// A service with a ring of the kernel.
     pub fn new() -> Result<Arc<Self>, RingUnavailable> {
         let ring = Uring::new(DEPTH, Issuer::Many)?;
-        let event = EventFd::new().map_err(RingUnavailable::from)?;
+        let event = Arc::new(EventFd::new().map_err(RingUnavailable::from)?);
         ring.signal_to(event.as_raw_fd()).map_err(RingUnavailable::from)?;
         Ok(Arc::new(Service {
-            lane: Lane::new(DEPTH as usize),
+            lane: Lane::new(DEPTH as usize, LaneKind::Service),
+            jobs: Jobs::new(Some(event.clone())),
             ring: Some(Mutex::new(ring)),
             event: Some(event),
         }))
@@ -47,7 +51,8 @@ impl Service {
 
     /// A service without a ring, for devices in memory and simulated ones.
     pub fn without_ring(depth: usize) -> Arc<Self> {
-        Arc::new(Service { lane: Lane::new(depth), ring: None, event: None })
+        let lane = Lane::new(depth, LaneKind::Service);
+        Arc::new(Service { lane, jobs: Jobs::new(None), ring: None, event: None })
     }
 
     /// Where shared work issues its ops.
@@ -60,12 +65,46 @@ impl Service {
         self.lane.counts()
     }
 
-    pub(crate) fn event(&self) -> Option<&EventFd> {
-        self.event.as_ref()
+    /// Starts a job: the queues that are attached drive it to its end.
+    pub fn start<T: Clone + Send + 'static>(
+        &self,
+        body: impl Future<Output = T> + Send + 'static,
+    ) -> Arc<Job<T>> {
+        self.jobs.start(body)
     }
 
-    /// Sends what is unsent and hands on what has completed. Never waits.
+    /// Drops all jobs where they stand. For the end of an image, after [`Service::settle`].
+    pub fn abandon_jobs(&self) {
+        self.jobs.abandon();
+    }
+
+    pub(crate) fn event(&self) -> Option<&EventFd> {
+        self.event.as_deref()
+    }
+
+    pub(crate) fn begin_turn(&self) {
+        self.jobs.begin_turn();
+    }
+
+    /// Ends a turn. Says whether nothing is left to do until something completes or is woken.
+    pub(crate) fn end_turn(&self) -> bool {
+        self.jobs.end_turn() && !self.lane.has_unsent()
+    }
+
+    #[cfg(feature = "sim")]
+    pub(crate) fn has_work(&self) -> bool {
+        self.jobs.has_ready() || self.lane.has_unsent()
+    }
+
+    /// Polls the jobs that are ready, sends what they issued and hands on what has completed. Never waits. Says
+    /// whether there was anything to do.
     pub(crate) fn turn(&self) -> io::Result<bool> {
+        let ran = self.jobs.run();
+        Ok(self.exchange()? | ran)
+    }
+
+    /// Sends what is unsent and hands on what has completed.
+    fn exchange(&self) -> io::Result<bool> {
         let Some(ring) = &self.ring else {
             return Ok(self.lane.send(|_, _, _| Sent::Done(-libc::EBADF)) > 0);
         };
@@ -92,7 +131,7 @@ impl Service {
     /// Waits until no op is in flight. For the end of an image whose queues are gone.
     pub fn settle(&self) -> io::Result<()> {
         while self.lane.unfinished() > 0 {
-            let progress = self.turn()?;
+            let progress = self.exchange()?;
             match &self.event {
                 // A queue may reap in between, so the wait is bounded and the count looked at again.
                 Some(event) if !progress => {

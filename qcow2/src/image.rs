@@ -135,11 +135,6 @@ impl Drop for Image {
         if let Err(error) = self.service.settle() {
             tracing::error!(%error, "shared work could not be waited for");
         }
-        self.top.abandon_work();
-        for member in &self.backing {
-            if let Member::Qcow2(layer) = member {
-                layer.abandon_work();
-            }
-        }
+        self.service.abandon_jobs();
     }
 }

@@ -36,6 +36,8 @@ pub struct Storage {
     device: Arc<Device>,
     tracker: Arc<Tracker>,
     buffers: Arc<BufferPool>,
+    /// The same for shared work, which must not wait for a buffer that a queue holds.
+    shared_buffers: Arc<BufferPool>,
     /// Offsets and lengths of ops are multiples of this, in bytes.
     alignment: u64,
     /// Memory of ops starts and ends at multiples of this.
@@ -57,6 +59,7 @@ impl Storage {
         Storage {
             device,
             tracker: Tracker::new(),
+            shared_buffers: BufferPool::new(buffers.budget()),
             buffers,
             alignment,
             memory_alignment: usize::try_from(alignment).expect("alignments are small"),

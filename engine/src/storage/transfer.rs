@@ -5,7 +5,7 @@ use blkring_tracker::{Class, Guard, Span};
 use super::Storage;
 use crate::buffers::Buffer;
 use crate::error::{Operation, Result};
-use crate::lane::Lane;
+use crate::lane::{Lane, LaneKind};
 use crate::memory::IoMem;
 use crate::op::{Op, Verb};
 use crate::request::Flags;
@@ -32,7 +32,7 @@ impl Storage {
             return self.transfer(lane, Verb::Read, offset, mem, guard).await.0;
         }
         for (start, end) in self.pieces(offset, mem.len() as u64) {
-            let buffer = self.bounce(start, end).await;
+            let buffer = self.bounce(lane, start, end).await;
             let (from, to) = self.padded(start, end);
             let guard = self.tracker.begin(Span::new(from, to), Class::Shared).await;
             self.transfer(lane, Verb::Read, from, &buffer.mem(), guard).await.0?;
@@ -64,7 +64,7 @@ impl Storage {
             return self.transfer(lane, verb, offset, mem, guard).await.0;
         }
         let (from, to) = self.padded(offset, end);
-        let buffer = self.bounce(offset, end).await;
+        let buffer = self.bounce(lane, offset, end).await;
         let class = if (from, to) == (offset, end) || self.variants.has(Variant::RmwNotSerialised) {
             Class::Shared
         } else {
@@ -178,9 +178,13 @@ impl Storage {
     }
 
     /// A buffer for the largest padded piece of a range.
-    async fn bounce(&self, start: u64, end: u64) -> Buffer {
+    async fn bounce(&self, lane: &Lane, start: u64, end: u64) -> Buffer {
         let (from, to) = self.padded(start, end);
-        self.buffers.take(index((to - from).min(BOUNCE.max(self.alignment)))).await
+        let pool = match lane.kind() {
+            LaneKind::Queue => &self.buffers,
+            LaneKind::Service => &self.shared_buffers,
+        };
+        pool.take(index((to - from).min(BOUNCE.max(self.alignment)))).await
     }
 }
 

@@ -1,17 +1,13 @@
 //! Closing: the last flush, and everything that was reserved goes back.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::future::{Future, poll_fn};
-use std::pin::Pin;
 use std::sync::Arc;
-use std::task::Poll;
 
-use blkring_engine::tracker::{Class, Guard, Span};
-use blkring_engine::{Access, Job, Join, Result};
+use blkring_engine::tracker::{Class, Span};
+use blkring_engine::{Access, Result};
 
 use super::layer::Layer;
 use super::refcounts::with_counts;
-use super::state::{SharedJob, Stage};
 use super::{Image, Life};
 use crate::address::HostCluster;
 use crate::entry::refcount_get;
@@ -27,7 +23,7 @@ impl Image {
         if std::mem::replace(&mut *self.life.lock(), Life::Closed) == Life::Closed {
             return Ok(());
         }
-        let _all = self.everything().await;
+        let _all = self.tracker.begin(Span::to_infinity(0), Class::Serialising).await;
         if self.top.storage.access() == Access::ReadOnly {
             return Ok(());
         }
@@ -39,54 +35,9 @@ impl Image {
         self.flush_metadata().await?;
         self.top.give_back().await
     }
-
-    /// A grant over everything. Jobs whose requests are gone are polled by who waits here.
-    async fn everything(&self) -> Guard {
-        let mut begin = self.tracker.begin(Span::to_infinity(0), Class::Serialising);
-        let mut joined: Vec<(SharedJob, Join<Result<()>>)> = Vec::new();
-        poll_fn(move |cx| {
-            if let Poll::Ready(guard) = Pin::new(&mut begin).poll(cx) {
-                return Poll::Ready(guard);
-            }
-            for job in self.top.jobs_in_flight() {
-                if !joined.iter().any(|(known, _)| Arc::ptr_eq(known, &job)) {
-                    let join = job.join();
-                    joined.push((job, join));
-                }
-            }
-            joined.retain_mut(|(_, join)| Pin::new(join).poll(cx).is_pending());
-            Pin::new(&mut begin).poll(cx)
-        })
-        .await
-    }
 }
 
 impl Layer {
-    fn jobs_in_flight(&self) -> Vec<SharedJob> {
-        let state = self.lock();
-        let jobs = state.in_flight.values().filter_map(|one| match &one.stage {
-            Stage::Careful(job) | Stage::Zeroing(job) => Some(job.clone()),
-            Stage::Open => None,
-        });
-        jobs.collect()
-    }
-
-    /// Drops all shared work where it stands. None of its operations is in flight.
-    pub(super) fn abandon_work(&self) {
-        let mut jobs = self.jobs_in_flight();
-        {
-            let mut state = self.lock();
-            jobs.extend(std::mem::take(&mut state.loads).into_values());
-            let work = std::mem::take(&mut state.work);
-            jobs.extend(
-                [work.slot, work.next_cut, work.next_flush, work.frozen_flush, work.refill]
-                    .into_iter()
-                    .flatten(),
-            );
-        }
-        jobs.iter().for_each(|job| Job::abandon(job));
-    }
-
     /// Sets the counts of all that is reserved or unlinked to zero, and cuts the file.
     async fn give_back(self: &Arc<Self>) -> Result<()> {
         let mut by_block: BTreeMap<usize, Vec<HostCluster>> = BTreeMap::new();

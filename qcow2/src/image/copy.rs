@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use blkring_engine::tracker::Guard;
-use blkring_engine::{Flags, IoMem, Job, Result};
+use blkring_engine::{Flags, IoMem, Result};
 
 use super::Image;
 use super::claim::Claim;
@@ -25,7 +25,7 @@ impl Image {
         let len = (size - within).min(mem.len() as u64);
         let payload = mem.slice(0..index(len));
         let image = self.clone();
-        Job::new(async move {
+        self.service.start(async move {
             let claim = Claim::adopt(&image.top, one.id, one.guest, 1);
             let result = image.write_whole(&one, within, payload).await;
             if result.is_ok() {

@@ -9,7 +9,7 @@ use std::pin::Pin;
 use std::sync::Arc;
 use std::task::Poll;
 
-use blkring_engine::{Flags, IoMem, Job, Operation, Result, Variant};
+use blkring_engine::{Flags, IoMem, Operation, Result, Variant};
 
 use super::l1::FrozenL1;
 use super::layer::Layer;
@@ -57,7 +57,7 @@ impl Layer {
 
     fn next_cut(self: &Arc<Self>, state: &mut State) -> SharedJob {
         let layer = self.clone();
-        state.work.next_cut.get_or_insert_with(|| Job::new(layer.cut())).clone()
+        state.work.next_cut.get_or_insert_with(|| self.service.start(layer.cut())).clone()
     }
 
     /// The flush whose cut has not frozen yet: that cut, and an fdatasync.
@@ -76,7 +76,7 @@ impl Layer {
             cut.join().await?;
             layer.sync().await
         };
-        state.work.next_flush.get_or_insert_with(|| Job::new(body)).clone()
+        state.work.next_flush.get_or_insert_with(|| self.service.start(body)).clone()
     }
 
     async fn cut(self: Arc<Self>) -> Result<()> {

@@ -3,13 +3,13 @@
 use std::sync::Arc;
 
 use blkring_engine::tracker::sync::{Mutex, MutexGuard};
-use blkring_engine::{IoError, IoMem, Job, Operation, Result, Service, Storage, Variant};
+use blkring_engine::{IoError, IoMem, Operation, Result, Service, Storage, Variant};
 
 use super::lease::Epoch;
 use super::options::{AllocPolicy, ImageOptions};
 use super::state::{SharedJob, State};
 use crate::address::{GuestCluster, GuestOffset, HostCluster, HostOffset};
-use crate::entry::{Copied, EntryError, L2Entry, Mapping};
+use crate::entry::{EntryError, L2Entry, Mapping};
 use crate::geometry::Geometry;
 use crate::header::Header;
 
@@ -130,7 +130,7 @@ impl Layer {
             let Ok(entry) = self.entry(state, next) else { break };
             let continues = match (mapping, entry.mapping) {
                 (Mapping::Normal(host), Mapping::Normal(other)) => {
-                    host.get() + count == other.get() && entry.copied == Copied::Yes
+                    host.get() + count == other.get()
                 }
                 (Mapping::Unallocated, Mapping::Unallocated) => true,
                 (
@@ -153,7 +153,7 @@ impl Layer {
         state
             .loads
             .entry(number)
-            .or_insert_with(|| Job::new(async move { layer.load_slice(number).await }))
+            .or_insert_with(|| self.service.start(async move { layer.load_slice(number).await }))
             .clone()
     }
 

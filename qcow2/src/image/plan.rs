@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use blkring_engine::{Flags, Job, Operation, Result, Variant};
+use blkring_engine::{Flags, Operation, Result, Variant};
 
 use super::claim::{Claim, ClaimId, Claimed, revoke};
 use super::clock::Stamp;
@@ -261,7 +261,7 @@ impl Layer {
         }
         let (layer, first) = (self.clone(), claimed.first);
         let id = state.last_claim.following();
-        let job = Job::new(async move {
+        let job = self.service.start(async move {
             let result = layer.zero_claimed(run).await;
             if result.is_err() {
                 revoke(&layer, id, first, run.len);

@@ -7,7 +7,7 @@
 
 use std::sync::Arc;
 
-use blkring_engine::{Flags, IoMem, Job, Operation, Result, Variant};
+use blkring_engine::{Flags, IoMem, Operation, Result, Variant};
 
 use super::clock::Stamp;
 use super::cut::Holder;
@@ -31,7 +31,7 @@ impl Layer {
     /// The refill that is going on, or a new one.
     pub(crate) fn refill_job(self: &Arc<Self>, state: &mut State) -> SharedJob {
         let layer = self.clone();
-        state.work.refill.get_or_insert_with(|| Job::new(layer.refill())).clone()
+        state.work.refill.get_or_insert_with(|| self.service.start(layer.refill())).clone()
     }
 
     /// Whether so little is left that a refill should begin before it is needed.
@@ -114,17 +114,13 @@ impl Layer {
         if early {
             self.give_out(&found, Stamp::default());
         }
-        let tables = self.tables_wanted();
-        for (position, &(start, len)) in found.runs.iter().enumerate() {
-            match self.policy {
-                AllocPolicy::Ahead => self.make_zero(start, len).await?,
-                AllocPolicy::PerAllocation if position == 0 => {
-                    self.make_zero(start, tables.min(len)).await?
-                }
-                AllocPolicy::PerAllocation => (),
+        if let Err(error) = self.prepare(&found).await {
+            // Nothing of it is counted for sure: the next search looks at these clusters again.
+            if let Some(&(first, _)) = found.runs.first() {
+                self.lock().refcounts.freed(first);
             }
+            return Err(error);
         }
-        self.write_counts(&found).await?;
         if self.policy == AllocPolicy::PerAllocation {
             // A plain link needs a count that is durable.
             self.sync().await?;
@@ -134,6 +130,21 @@ impl Layer {
             self.give_out(&found, stamp);
         }
         Ok(count)
+    }
+
+    /// Zeroes and counts what was found.
+    async fn prepare(self: &Arc<Self>, found: &Found) -> Result<()> {
+        let tables = self.tables_wanted();
+        for (position, &(start, len)) in found.runs.iter().enumerate() {
+            match self.policy {
+                AllocPolicy::Ahead => self.make_zero(start, len).await?,
+                AllocPolicy::PerAllocation if position == 0 => {
+                    self.make_zero(start, tables.min(len)).await?;
+                }
+                AllocPolicy::PerAllocation => (),
+            }
+        }
+        self.write_counts(found).await
     }
 
     /// How many clusters a refill of a policy that zeroes later prepares for L2 tables.

@@ -104,7 +104,7 @@ impl Image {
                 }
                 Plan::Claimed { at, len, claim } => {
                     context.commit();
-                    self.refill_ahead(context);
+                    self.refill_ahead();
                     self.move_bytes(context, at.get(), len, mem, Flags::empty()).await?;
                     claim.publish();
                     return Ok((len, Settled::NeedsFlush));
@@ -134,16 +134,11 @@ impl Image {
         self.top.storage.write(&context.lane, at, &mem.slice(0..len), flags).await
     }
 
-    /// Begins a refill before it is needed, in the background of this queue.
-    fn refill_ahead(&self, context: &Context) {
-        let job = {
-            let mut state = self.top.lock();
-            if !self.top.is_low(&state) {
-                return;
-            }
-            self.top.refill_job(&mut state)
-        };
-        // Whoever needs the clusters learns of a failure by a refill of its own.
-        context.spawn(async move { drop(job.join().await) });
+    /// Begins a refill before it is needed. Whoever needs the clusters learns of a failure by a refill of its own.
+    fn refill_ahead(&self) {
+        let mut state = self.top.lock();
+        if self.top.is_low(&state) {
+            self.top.refill_job(&mut state);
+        }
     }
 }
