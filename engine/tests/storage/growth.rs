@@ -1,7 +1,7 @@
 //! Operations that change the size against writes beyond the end, on a kernel that computes the new size too early
 //! (F27), and on any kernel where growth has to fall back to ftruncate.
 
-use blkring_engine::sim::{Fault, Matcher, OpKind, Rule};
+use blkring_engine::sim::{Fault, Matcher, OpKind, Point, Rule};
 use blkring_engine::{Flags, Variant, Variants};
 
 use super::setup::{Bench, FILE, Setup, mem};
@@ -96,7 +96,7 @@ fn growth_by_truncation_cuts_nothing_off() {
 #[test]
 fn what_is_wholly_below_a_growth_does_not_wait_for_it() {
     let mut bench = old_xfs(1, Variants::default());
-    bench.disk.hold("grow", Matcher::kind(OpKind::ZeroRange), blkring_engine::sim::Point::Land);
+    bench.disk.hold("grow", Matcher::kind(OpKind::ZeroRange), Point::Land);
     let grown = bench.start(0, |storage, lane| async move {
         storage.write_zeroes(&lane, END + 4096, 4096, Flags::empty()).await
     });
@@ -115,6 +115,38 @@ fn what_is_wholly_below_a_growth_does_not_wait_for_it() {
     bench.world.settle();
     grown.take().unwrap().unwrap();
     between.take().unwrap().unwrap();
+    bench.assert_idle();
+}
+
+#[test]
+fn growth_keeps_everybody_off_from_the_end_of_the_file() {
+    let mut bench = old_xfs(1, Variants::default());
+    let end = 4 * END;
+    bench.disk.hold("cut", Matcher::kind(OpKind::Truncate), Point::Land);
+    bench.disk.hold("grow", Matcher::kind(OpKind::Grow), Point::Land);
+    let cut = bench.start(0, |storage, lane| async move { storage.resize(&lane, 4096).await });
+    bench.world.settle();
+    // Arrives when the file ends at END, runs when it ends at 4096.
+    let grown = bench.start(0, move |storage, lane| async move { storage.grow(&lane, end).await });
+    bench.world.settle();
+    bench.disk.release("cut");
+    bench.world.settle();
+    cut.take().unwrap().unwrap();
+    assert_eq!(bench.disk.held("grow"), 1);
+    let write = |bench: &mut Bench, offset: u64| {
+        bench.start(1, move |storage, lane| async move {
+            storage.write(&lane, offset, &mem(512, 1), Flags::empty()).await
+        })
+    };
+    let below = write(&mut bench, 4096 - 512);
+    let waiting: Vec<_> = [4096, END, 2 * END, end, 8 * END].map(|at| write(&mut bench, at)).into();
+    bench.world.settle();
+    below.take().expect("nothing is in its way").unwrap();
+    assert_eq!(bench.storage.statistics().waiting, waiting.len() as u64);
+    bench.disk.release("grow");
+    bench.world.settle();
+    grown.take().unwrap().unwrap();
+    waiting.iter().for_each(|written| written.take().unwrap().unwrap());
     bench.assert_idle();
 }
 
