@@ -3,7 +3,7 @@
 use blkring_engine::sim::{Fault, Matcher, OpKind, Rule};
 use blkring_engine::{QueueOptions, Request};
 
-use super::setup::{Setup, all_requests, attached, mem};
+use super::setup::{Droppable, Setup, all_requests, attached, mem};
 
 #[test]
 fn one_slot_and_one_buffer_are_enough() {
@@ -64,4 +64,23 @@ fn a_ring_of_one_slot_has_one_operation_at_a_time() {
     assert!(matches!(outcome, blkring_engine::sim::Outcome::Stuck(_)));
     assert_eq!(most, 1);
     assert_eq!(world.queue(0).completions().count(), 32);
+}
+
+#[test]
+fn an_outcome_that_nobody_takes_holds_no_slot() {
+    let mut setup = Setup::new(1, &[0x11; 8192]).queues(2);
+    setup.queue = QueueOptions::with_requests(8).depth(1);
+    let mut bench = setup.build();
+    // On a lane that several queues share, one of them may stop polling what it has begun.
+    let lane = bench.lanes[0].clone();
+    let storage = bench.storage.clone();
+    let begun = lane.clone();
+    let first = Droppable::start(&mut bench.world, 1, async move {
+        storage.read(&begun, 0, &mem(512, 0)).await.unwrap();
+    });
+    bench.world.run(|| first.polls.get() == 1, 100).done();
+    bench.world.abandon(1);
+    bench.run(|s, lane| async move { s.read(&lane, 4096, &mem(512, 0)).await }).unwrap();
+    assert!(!first.is_over());
+    assert_eq!(bench.disk.count(OpKind::Read), 2);
 }
