@@ -20,6 +20,7 @@ mod options;
 mod plan;
 mod pool;
 mod read;
+mod reclaim;
 mod refblock;
 mod refcounts;
 mod refill;

@@ -161,3 +161,38 @@ fn read_only_means_read_only() {
     assert_eq!(error.errno, libc::EPERM);
     assert_eq!(std::fs::read(&path).unwrap(), before);
 }
+
+#[test]
+fn what_a_crash_left_reserved_is_used_again() {
+    let directory = tempfile::tempdir().unwrap();
+    let path = directory.path().join("image");
+    create(&path, &CreateOptions { size: 64 << 20, ..CreateOptions::default() });
+    let mut sizes = Vec::new();
+    for round in 0..6u64 {
+        let mut queue = queue();
+        let image = open(&mut queue, &path, ImageOptions::new().writable());
+        let disk = queue.attach(&image).unwrap();
+        queue
+            .block_on(async {
+                for i in 0..20 {
+                    let offset = (round * 20 + i) * 65536;
+                    disk.write(offset, IoMem::from(vec![7; 512]), Flags::empty()).await.unwrap();
+                }
+                disk.flush().await.unwrap();
+            })
+            .unwrap();
+        // Gone without a close: the reservation stays counted.
+        drop(image);
+        drop(queue);
+        sizes.push(std::fs::metadata(&path).unwrap().len() / 65536);
+    }
+    let used = 6 * 20 + 6;
+    assert!(sizes[5] <= used + 2 * 64, "clusters in the file after each crash: {sizes:?}");
+    let mut queue = queue();
+    let image = open(&mut queue, &path, ImageOptions::new().writable());
+    queue.attach(&image).unwrap();
+    queue.block_on(image.close()).unwrap().unwrap();
+    drop(image);
+    assert_clean(&path);
+    assert!(std::fs::metadata(&path).unwrap().len() / 65536 <= used);
+}

@@ -1,6 +1,6 @@
 //! Closing: the last flush, and everything that was reserved goes back.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use blkring_engine::tracker::{Class, Span};
@@ -69,9 +69,12 @@ impl Layer {
 
     /// The first cluster behind the last one with a count, refcount blocks and tables included.
     async fn end_of_use(&self) -> Result<Option<HostCluster>> {
-        let end = self.lock().refcounts.end();
-        let blocks: BTreeSet<usize> = (0..=self.geometry.refblock_index(end)).collect();
-        for index in blocks.into_iter().rev() {
+        let blocks = {
+            let state = self.lock();
+            let end = self.geometry.refblock_index(state.refcounts.end()) + 1;
+            end.min(state.refcounts.table_len())
+        };
+        for index in (0..blocks).rev() {
             let Some((_, block)) = self.load_block(index).await? else { continue };
             let entries =
                 usize::try_from(self.geometry.refblock_entries()).expect("a block is small");

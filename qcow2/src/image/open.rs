@@ -18,6 +18,7 @@ use super::claim::ClaimId;
 use super::l1::L1;
 use super::layer::Layer;
 use super::options::ImageOptions;
+use super::reclaim::reclaim;
 use super::refcounts::Refcounts;
 use super::slices::SliceCache;
 use super::state::{Pools, State};
@@ -272,6 +273,7 @@ async fn open_layer(
     };
     if writable {
         note_metadata(&mut state, &header);
+        reclaim(lane, &storage, &mut state, &header).await?;
     }
     Ok(Layer::new(Arc::new(storage), service.clone(), header, state, options))
 }

@@ -1,0 +1,112 @@
+//! What a crash left reserved, found again when the image is opened for writing.
+//!
+//! A reservation lies at the end of the file: counted clusters that no table names. Those behind the last cluster in
+//! use go to the pool as they are, so that crashes do not add up. The search reads every L2 table; where that is too
+//! much, or where the image has parts that this driver does not know and that may own clusters, it is left out, and
+//! a check with repair finds them.
+
+use std::collections::HashSet;
+
+use blkring_engine::{IoMem, Lane, Result, Storage};
+
+use super::clock::Stamp;
+use super::pool::{Content, Run};
+use super::state::State;
+use crate::address::HostCluster;
+use crate::entry::{L2Entry, refcount_get};
+use crate::geometry::Geometry;
+use crate::header::{ExtensionKind, Header};
+
+/// Bytes of L2 tables read at most: those of a full disk of 1 TiB with clusters of 64 KiB.
+const MAX_TABLE_BYTES: u64 = 128 << 20;
+
+/// L2 tables and refcount blocks read at most, whatever their size.
+const MAX_TABLES: usize = 4096;
+
+/// Puts the counted clusters behind the last one in use into the pool.
+pub(super) async fn reclaim(
+    lane: &Lane,
+    storage: &Storage,
+    state: &mut State,
+    header: &Header,
+) -> Result<()> {
+    let geometry = *header.geometry();
+    let known = [ExtensionKind::BACKING_FORMAT, ExtensionKind::FEATURE_NAMES];
+    if header.snapshots() > 0 || header.extensions().iter().any(|e| !known.contains(&e.kind)) {
+        return Ok(());
+    }
+    let tables: HashSet<HostCluster> = state.l1.tables(&geometry).collect();
+    if tables.len() > MAX_TABLES || tables.len() as u64 * geometry.cluster_size() > MAX_TABLE_BYTES
+    {
+        return Ok(());
+    }
+    let Some(highest) = highest_in_use(lane, storage, state, &tables, &geometry).await? else {
+        return Ok(());
+    };
+    let mut next = highest.get() + 1;
+    let counted = geometry.refblock_start(state.refcounts.table_len());
+    let end = state.refcounts.end().min(counted).get();
+    let (mut found, mut blocks) = (0, 0);
+    while next < end && blocks < MAX_TABLES {
+        let first = HostCluster::new(next);
+        let index = geometry.refblock_index(first);
+        let stop = geometry.refblock_start(index + 1).get().min(end);
+        if let Ok(Some(block)) = state.refcounts.block_at(index, &geometry) {
+            let block = read_cluster(lane, storage, block, &geometry).await?;
+            blocks += 1;
+            for cluster in (next..stop).map(HostCluster::new) {
+                if refcount_get(&block, geometry.refcount_index(cluster)) == Some(1) {
+                    found += 1;
+                    let run = Run {
+                        start: cluster,
+                        len: 1,
+                        stamp: Stamp::default(),
+                        content: Content::Unknown,
+                    };
+                    state.pools.dirty.put(run);
+                }
+            }
+        }
+        next = stop;
+    }
+    tracing::debug!(path = %storage.path(), clusters = found, "reclaim");
+    Ok(())
+}
+
+/// The highest cluster that anything names. `None` if an entry cannot be followed: then nothing is sure.
+async fn highest_in_use(
+    lane: &Lane,
+    storage: &Storage,
+    state: &State,
+    tables: &HashSet<HostCluster>,
+    geometry: &Geometry,
+) -> Result<Option<HostCluster>> {
+    let mut highest = state.metadata.iter().copied().max().unwrap_or_default();
+    let mut tables: Vec<HostCluster> = tables.iter().copied().collect();
+    tables.sort_unstable();
+    for table in tables {
+        let bytes = read_cluster(lane, storage, table, geometry).await?;
+        let (entries, _) = bytes.as_chunks::<8>();
+        for raw in entries {
+            match L2Entry::decode(u64::from_be_bytes(*raw), geometry) {
+                Ok(entry) => {
+                    highest = highest.max(entry.mapping.host_cluster().unwrap_or_default())
+                }
+                Err(_) => return Ok(None),
+            }
+        }
+    }
+    Ok(Some(highest))
+}
+
+async fn read_cluster(
+    lane: &Lane,
+    storage: &Storage,
+    cluster: HostCluster,
+    geometry: &Geometry,
+) -> Result<Vec<u8>> {
+    let len = usize::try_from(geometry.cluster_size()).expect("a cluster is small");
+    let mem = IoMem::aligned_zeroed(len);
+    storage.read(lane, geometry.host_offset(cluster).get(), &mem).await?;
+    Ok(mem.to_vec())
+}
