@@ -5,6 +5,7 @@ mod stream;
 use std::path::PathBuf;
 use std::process::ExitCode;
 
+use blkring_qcow2::AllocPolicy;
 use clap::Args;
 
 use crate::failure::Failure;
@@ -65,6 +66,9 @@ pub struct Options {
     /// The same as -i native.
     #[arg(short = 'n', long)]
     native: bool,
+    /// How new clusters of a qcow2 image get their zeros: ahead or per-allocation.
+    #[arg(long, value_name = "POLICY", default_value = "ahead", value_parser = policy)]
+    policy: AllocPolicy,
     /// Print what the queue has sent to the kernel.
     #[arg(long)]
     stats: bool,
@@ -83,4 +87,8 @@ pub fn run(options: &Options) -> Result<ExitCode, Failure> {
     };
     stream::run(file, options)?;
     Ok(ExitCode::SUCCESS)
+}
+
+fn policy(word: &str) -> Result<AllocPolicy, String> {
+    AllocPolicy::named(word).ok_or_else(|| format!("Invalid allocation policy '{word}'"))
 }

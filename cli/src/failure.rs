@@ -1,9 +1,13 @@
 //! What ends the program with an error, and how.
 
+use std::path::Path;
 use std::process::ExitCode;
 
 use blkring_bench::stream::StreamError;
 use blkring_engine::{IoError, OpenError, RingUnavailable};
+use blkring_qcow2::CheckError;
+
+use crate::probe::header_reason;
 
 /// An error of the program: one line.
 #[derive(Debug, thiserror::Error)]
@@ -19,9 +23,20 @@ pub enum Failure {
         /// Why.
         reason: String,
     },
+    /// A check has no result.
+    #[error("Could not check '{path}': {source}")]
+    Check {
+        /// As it was given.
+        path: String,
+        /// Why.
+        source: CheckError,
+    },
     /// A request failed and nothing goes on after that.
     #[error("Failed request: {}", describe(.0.errno))]
     Request(IoError),
+    /// The last flush failed, or what was reserved could not be given back.
+    #[error("Could not close the image: {0}")]
+    Close(IoError),
     /// There is no ring.
     #[error(transparent)]
     Ring(#[from] RingUnavailable),
@@ -36,8 +51,25 @@ impl Failure {
         ExitCode::FAILURE
     }
 
+    /// A file or image that cannot be opened for a reason in words.
+    pub fn cannot_open(path: &Path, reason: impl Into<String>) -> Self {
+        Failure::Open { path: path.display().to_string(), reason: reason.into() }
+    }
+
+    /// A qcow2 image that cannot be opened, or another file of its chain.
+    pub fn open_image(path: &Path, error: &blkring_qcow2::OpenError) -> Self {
+        use blkring_qcow2::OpenError as Error;
+        match error {
+            Error::Storage(error) => Failure::open(path, error),
+            Error::Header { path: which, source } if **which == *path.to_string_lossy() => {
+                Failure::cannot_open(path, header_reason(source))
+            }
+            other => Failure::cannot_open(path, other.to_string()),
+        }
+    }
+
     /// A file that cannot be opened as a storage.
-    pub fn open(path: &std::path::Path, error: &OpenError) -> Self {
+    pub fn open(path: &Path, error: &OpenError) -> Self {
         let reason = match error {
             OpenError::Io(error) => describe(error.errno),
             OpenError::NotRegular { what, .. } => {
@@ -48,7 +80,7 @@ impl Failure {
             }
             other => other.to_string(),
         };
-        Failure::Open { path: path.display().to_string(), reason }
+        Failure::cannot_open(path, reason)
     }
 }
 

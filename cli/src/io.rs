@@ -6,10 +6,13 @@ mod getopt;
 mod session;
 mod text;
 
+pub use text::human;
+
 use std::path::PathBuf;
 use std::process::ExitCode;
 
 use blkring_engine::{Access, QueueOptions, QueueSeed};
+use blkring_qcow2::AllocPolicy;
 use clap::Args;
 
 use crate::disk::{AnyDisk, Opening};
@@ -52,7 +55,8 @@ pub fn run(options: &Options) -> Result<ExitCode, Failure> {
     let access = if options.read_only { Access::ReadOnly } else { Access::ReadWrite };
     let cache = if options.nocache { CacheMode::None } else { options.cache };
     let mut queue = QueueSeed::new(QueueOptions::default())?.start()?;
-    let image = AnyDisk::open(&options.file, Opening { format: options.format, access, cache })?;
+    let opening = Opening { format: options.format, access, cache, policy: AllocPolicy::default() };
+    let image = AnyDisk::open(&mut queue, &options.file, opening)?;
     let disk = image.attach(&mut queue)?;
     let mut session = Session::new(queue, disk, &image, access, cache);
     let mut code = ExitCode::SUCCESS;

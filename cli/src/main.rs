@@ -4,11 +4,16 @@
 //! starts with `blkring: `.
 
 mod bench;
+mod check;
+mod create;
 mod disk;
 mod failure;
+mod info;
 mod io;
+mod json;
 mod number;
 mod options;
+mod probe;
 
 use std::process::ExitCode;
 
@@ -30,6 +35,9 @@ struct Program {
 
 #[derive(Subcommand)]
 enum Command {
+    Create(create::Options),
+    Info(info::Options),
+    Check(check::Options),
     Bench(bench::Options),
     Io(io::Options),
 }
@@ -53,6 +61,9 @@ fn run(program: Program) -> Result<ExitCode, Failure> {
         trace(filter)?;
     }
     match program.command {
+        Command::Create(options) => create::run(&options),
+        Command::Info(options) => info::run(&options),
+        Command::Check(options) => check::run(&options),
         Command::Bench(options) => bench::run(&options),
         Command::Io(options) => io::run(&options),
     }

@@ -107,6 +107,31 @@ fn within(
     }
 }
 
+/// A number of bytes for people, with three digits, as qemu-img prints it.
+pub fn short(bytes: u64) -> String {
+    const UNITS: [&str; 7] = ["B", "KiB", "MiB", "GiB", "TiB", "PiB", "EiB"];
+    let mut value = bytes as f64;
+    let mut unit = 0;
+    // From 1000 on the next unit is used.
+    while value >= 1000.0 && unit + 1 < UNITS.len() {
+        value /= 1024.0;
+        unit += 1;
+    }
+    let decimals = match value {
+        100.0.. => 0,
+        10.0.. => 1,
+        1.0.. => 2,
+        _ => 3,
+    };
+    let number = format!("{value:.decimals$}");
+    let number = match number.as_str() {
+        "1000" => "1e+03",
+        number if number.contains('.') => number.trim_end_matches('0').trim_end_matches('.'),
+        number => number,
+    };
+    format!("{number} {}", UNITS[unit])
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -154,5 +179,26 @@ mod tests {
         assert_eq!(count("0").unwrap_err(), range);
         assert_eq!(count("-1").unwrap_err(), range);
         assert_eq!(count("10").unwrap_err(), range);
+    }
+
+    /// Each of these was printed by qemu-img.
+    #[test]
+    fn sizes_are_printed_with_three_digits() {
+        for (bytes, text) in [
+            (0, "0 B"),
+            (512, "512 B"),
+            (1_023_488, "1e+03 KiB"),
+            (1_024_000, "0.977 MiB"),
+            (1_022_976, "999 KiB"),
+            (10_752, "10.5 KiB"),
+            (1_051_136, "1 MiB"),
+            (123_456_512, "118 MiB"),
+            (1_099_511_627_776, "1 TiB"),
+            (5_368_709_120, "5 GiB"),
+            (9_991_168, "9.53 MiB"),
+            (197_120, "192 KiB"),
+        ] {
+            assert_eq!(short(bytes), text);
+        }
     }
 }

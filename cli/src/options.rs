@@ -11,6 +11,16 @@ pub enum Format {
     Qcow2,
 }
 
+impl Format {
+    /// As options and messages call it.
+    pub fn name(self) -> &'static str {
+        match self {
+            Format::Raw => "raw",
+            Format::Qcow2 => "qcow2",
+        }
+    }
+}
+
 /// Reads the name of a format.
 pub fn format(word: &str) -> Result<Format, String> {
     match word {
@@ -99,5 +109,23 @@ pub fn aio(word: &str) -> Result<Aio, String> {
         "native" => Ok(Aio::Native),
         "io_uring" => Ok(Aio::IoUring),
         _ => Err(format!("Invalid aio option: {word}")),
+    }
+}
+
+/// How a result is printed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Output {
+    /// For people.
+    Human,
+    /// For programs.
+    Json,
+}
+
+/// Reads the name of a way to print.
+pub fn output(word: &str) -> Result<Output, String> {
+    match word {
+        "human" => Ok(Output::Human),
+        "json" => Ok(Output::Json),
+        _ => Err(format!("--output expects 'human' or 'json' not '{word}'")),
     }
 }

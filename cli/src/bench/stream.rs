@@ -3,7 +3,7 @@
 use std::path::Path;
 
 use blkring_bench::stream::{Direction, Drain, FlushEvery, Stream};
-use blkring_engine::{Access, BufferPool, Flags, IoMem, Queue, QueueSeed};
+use blkring_engine::{Access, BufferPool, Flags, IoMem, LaneCounts, Queue, QueueSeed};
 
 use super::Options;
 use crate::disk::{AnyDisk, Opening};
@@ -15,14 +15,16 @@ pub(super) fn run(file: &Path, options: &Options) -> Result<(), Failure> {
     let stream = stream(options);
     let access = if options.write { Access::ReadWrite } else { Access::ReadOnly };
     let mut queue = QueueSeed::new(stream.queue_options())?.start()?;
-    let opening = Opening { format: options.format, access, cache: options.cache };
-    let image = AnyDisk::open(file, opening)?;
+    let opening =
+        Opening { format: options.format, access, cache: options.cache, policy: options.policy };
+    let image = AnyDisk::open(&mut queue, file, opening)?;
     let disk = image.attach(&mut queue)?;
     announce(&stream, options);
     let taken = stream.run(&mut queue, &disk, &buffer(options)?)?;
     println!("Run completed in {:.3} seconds.", taken.as_secs_f64());
+    image.close(&mut queue)?;
     if options.stats {
-        print_statistics(&queue, options);
+        print_statistics(&queue, &image, options);
     }
     Ok(())
 }
@@ -81,15 +83,29 @@ fn announce(stream: &Stream, options: &Options) {
     }
 }
 
-fn print_statistics(queue: &Queue, options: &Options) {
-    let counts = queue.counts();
+fn print_statistics(queue: &Queue, image: &AnyDisk, options: &Options) {
     let asked = if options.native { Aio::Native } else { options.aio };
     println!("aio: io_uring ({} was asked for)", asked.name());
     println!("ring: {}", queue.ring_flags().unwrap_or_default());
     println!("enters: {}", queue.enters());
-    let entries = counts.reads + counts.writes + counts.syncs + counts.allocates + counts.truncates;
+    print_counts("ring entries", queue.counts());
+    if let AnyDisk::Qcow2(_) = image {
+        print_counts("entries of shared work", image.shared_counts());
+    }
+    let (guest, file) = image.trackers();
+    for (what, statistics) in
+        guest.map(|guest| ("guest", guest)).into_iter().chain([("file", file)])
+    {
+        let (requests, waits) = (statistics.requests(), statistics.waits);
+        println!("{what} ranges: {requests} admitted, {waits} waits");
+    }
+}
+
+fn print_counts(what: &str, counts: LaneCounts) {
+    let LaneCounts { reads, writes, syncs, allocates, truncates, .. } = counts;
+    let entries = reads + writes + syncs + allocates + truncates;
     println!(
-        "ring entries: {entries} ({} reads, {} writes, {} fdatasyncs, {} fallocates, {} ftruncates)",
-        counts.reads, counts.writes, counts.syncs, counts.allocates, counts.truncates
+        "{what}: {entries} ({reads} reads, {writes} writes, {syncs} fdatasyncs, \
+         {allocates} fallocates, {truncates} ftruncates)"
     );
 }

@@ -100,12 +100,13 @@ impl<'a> Session<'a> {
         }
     }
 
-    /// Waits for what was begun.
+    /// Waits for what was begun, and closes the image.
     ///
     /// # Errors
-    /// If the queue fails as a whole.
+    /// If the queue fails as a whole, or the image cannot be closed.
     pub fn finish(mut self) -> Result<(), Failure> {
-        self.drain().map(|_| ())
+        self.drain()?;
+        self.image.close(&mut self.queue)
     }
 
     /// How a request for bytes fails is no failure of a command that does not wait for it.

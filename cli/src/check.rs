@@ -1,0 +1,188 @@
+//! `blkring check`: whether the metadata of an image is right.
+
+use std::fs::File;
+use std::io;
+use std::os::unix::fs::{FileExt, MetadataExt};
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+
+use blkring_qcow2::{CheckError, CheckLimits, CheckReport, Finding, ReadAt, Severity, check};
+use clap::Args;
+use serde::Serialize;
+
+use crate::failure::{Failure, reason};
+use crate::options::{Format, Output, format, output};
+use crate::{json, probe};
+
+/// Check the metadata of an image, as qemu-img check does.
+///
+/// The exit code is 0 if nothing is wrong, 1 if the check could not be done, 2 if the image is corrupt, 3 if clusters
+/// are leaked, and 63 if the format has nothing to check.
+#[derive(Args)]
+pub struct Options {
+    /// Format of the image (raw, qcow2).
+    #[arg(short, long, value_name = "FMT", value_parser = format)]
+    format: Option<Format>,
+    /// How the result is printed: human or json.
+    #[arg(long, value_name = "OUTPUT", default_value = "human", value_parser = output)]
+    output: Output,
+    /// Print errors only.
+    #[arg(short, long)]
+    quiet: bool,
+    /// Accepted for scripts: no lock is taken.
+    #[arg(short = 'U', long)]
+    force_share: bool,
+    /// The image.
+    #[arg(value_name = "FILE")]
+    file: PathBuf,
+}
+
+/// The format has nothing to check.
+const UNSUPPORTED: u8 = 63;
+
+/// Runs the command.
+pub fn run(options: &Options) -> Result<ExitCode, Failure> {
+    let format = options.format.map_or_else(|| probe::format(&options.file), Ok)?;
+    if format == Format::Raw {
+        // The file must be there all the same.
+        File::open(&options.file)
+            .map_err(|error| Failure::cannot_open(&options.file, reason(&error)))?;
+        eprintln!("blkring: This image format does not support checks");
+        return Ok(ExitCode::from(UNSUPPORTED));
+    }
+    let report = image(&options.file, &mut |finding| match finding.severity() {
+        Severity::Corruption | Severity::CheckError => eprintln!("ERROR {finding}"),
+        Severity::Leak => eprintln!("Leaked: {finding}"),
+    })?;
+    match (options.quiet, options.output) {
+        (_, Output::Json) => json::print(&Json::of(&options.file, &report)),
+        (true, Output::Human) => (),
+        (false, Output::Human) => print!("{}", human(&report)),
+    }
+    Ok(exit_code(&report))
+}
+
+/// Checks the qcow2 image at `path`; each finding is told to `sink`.
+pub fn image(path: &Path, sink: &mut dyn FnMut(&Finding)) -> Result<CheckReport, Failure> {
+    let cannot_open = |error: io::Error| Failure::cannot_open(path, reason(&error));
+    let file = File::open(path).map_err(cannot_open)?;
+    let metadata = file.metadata().map_err(cannot_open)?;
+    let limits = CheckLimits::for_stored(metadata.blocks() * 512);
+    let image = CheckedFile { file, len: metadata.len() };
+    check(&image, limits, sink).map_err(|error| match error {
+        CheckError::Header(error) => Failure::cannot_open(path, probe::header_reason(&error)),
+        other => Failure::Check { path: path.display().to_string(), source: other },
+    })
+}
+
+struct CheckedFile {
+    file: File,
+    len: u64,
+}
+
+impl ReadAt for CheckedFile {
+    fn read_at(&self, offset: u64, buf: &mut [u8]) -> io::Result<()> {
+        self.file.read_exact_at(buf, offset)
+    }
+
+    fn len(&self) -> u64 {
+        self.len
+    }
+}
+
+fn exit_code(report: &CheckReport) -> ExitCode {
+    ExitCode::from(match report {
+        CheckReport { check_errors: 1.., .. } => 1,
+        CheckReport { corruptions: 1.., .. } => 2,
+        CheckReport { leaks: 1.., .. } => 3,
+        _ => 0,
+    })
+}
+
+/// The result for people.
+fn human(report: &CheckReport) -> String {
+    let mut lines = String::new();
+    let mut add = |line: String| {
+        lines.push_str(&line);
+        lines.push('\n');
+    };
+    if report.is_clean() {
+        add("No errors were found on the image.".to_owned());
+    }
+    if report.corruptions > 0 {
+        add(format!(
+            "\n{} errors were found on the image.\n\
+             Data may be corrupted, or further writes to the image may corrupt it.",
+            report.corruptions
+        ));
+    }
+    if report.leaks > 0 {
+        add(format!(
+            "\n{} leaked clusters were found on the image.\n\
+             This means waste of disk space, but no harm to data.",
+            report.leaks
+        ));
+    }
+    if report.check_errors > 0 {
+        add(format!("\n{} internal errors have occurred during the check.", report.check_errors));
+    }
+    let (total, allocated) = (report.total_clusters, report.allocated_clusters);
+    if total > 0 && allocated > 0 {
+        let share = |part: u64, whole: u64| part as f64 * 100.0 / whole as f64;
+        add(format!(
+            "{allocated}/{total} = {:.2}% allocated, {:.2}% fragmented, {:.2}% compressed clusters",
+            share(allocated, total),
+            share(report.fragmented_clusters, allocated),
+            share(report.compressed_clusters, allocated)
+        ));
+    }
+    if report.image_end_offset > 0 {
+        add(format!("Image end offset: {}", report.image_end_offset));
+    }
+    lines
+}
+
+/// The result for programs.
+#[derive(Serialize)]
+#[serde(rename_all = "kebab-case")]
+struct Json {
+    #[serde(skip_serializing_if = "is_zero")]
+    image_end_offset: u64,
+    #[serde(skip_serializing_if = "is_zero")]
+    total_clusters: u64,
+    #[serde(skip_serializing_if = "is_zero")]
+    fragmented_clusters: u64,
+    #[serde(skip_serializing_if = "is_zero")]
+    compressed_clusters: u64,
+    #[serde(skip_serializing_if = "is_zero")]
+    corruptions: u64,
+    #[serde(skip_serializing_if = "is_zero")]
+    leaks: u64,
+    check_errors: u64,
+    #[serde(skip_serializing_if = "is_zero")]
+    allocated_clusters: u64,
+    filename: String,
+    format: &'static str,
+}
+
+#[expect(clippy::trivially_copy_pass_by_ref, reason = "serde passes a reference")]
+fn is_zero(number: &u64) -> bool {
+    *number == 0
+}
+
+impl Json {
+    fn of(path: &Path, report: &CheckReport) -> Self {
+        Json {
+            image_end_offset: report.image_end_offset,
+            total_clusters: report.total_clusters,
+            fragmented_clusters: report.fragmented_clusters,
+            compressed_clusters: report.compressed_clusters,
+            corruptions: report.corruptions,
+            leaks: report.leaks,
+            check_errors: report.check_errors,
+            allocated_clusters: report.allocated_clusters,
+            filename: path.display().to_string(),
+            format: Format::Qcow2.name(),
+        }
+    }
+}
