@@ -16,13 +16,11 @@ use slab::Slab;
 use crate::error::{IoError, Operation, Result};
 use crate::memory::IoMem;
 use crate::request::{Completion, Flags, Request, WouldBlock};
-use crate::tasks::Spawned;
 use crate::wake::Wakeups;
 
 pub(crate) struct Inbox {
     pub(crate) incoming: RefCell<VecDeque<Incoming>>,
     pub(crate) withdrawn: RefCell<Vec<usize>>,
-    pub(crate) spawned: RefCell<Vec<Spawned>>,
     pub(crate) completions: RefCell<VecDeque<Completion>>,
     receipts: RefCell<Slab<Answer>>,
     /// Futures that found the queue full; all are woken when a request ends.
@@ -54,7 +52,6 @@ impl Inbox {
         Rc::new(Inbox {
             incoming: RefCell::default(),
             withdrawn: RefCell::default(),
-            spawned: RefCell::default(),
             completions: RefCell::default(),
             receipts: RefCell::default(),
             starving: RefCell::default(),
@@ -114,9 +111,7 @@ impl Inbox {
 
     #[cfg(feature = "sim")]
     pub(crate) fn has_incoming(&self) -> bool {
-        !self.incoming.borrow().is_empty()
-            || !self.withdrawn.borrow().is_empty()
-            || !self.spawned.borrow().is_empty()
+        !self.incoming.borrow().is_empty() || !self.withdrawn.borrow().is_empty()
     }
 
     pub(crate) fn close(&self) {

@@ -149,7 +149,7 @@ impl Queue {
             self.watch_service(service)?;
         }
         let port = self.ports.len();
-        self.ports.push(pool(target.clone(), self.lane.clone(), self.inbox.clone()));
+        self.ports.push(pool(target.clone(), self.lane.clone()));
         Ok(Disk {
             inbox: self.inbox.clone(),
             port,
@@ -377,10 +377,6 @@ impl Queue {
 
     fn take_in(&mut self) -> bool {
         let mut progress = false;
-        for future in self.inbox.spawned.take() {
-            self.spawn(future);
-            progress = true;
-        }
         loop {
             let Some(Incoming { port, request, receipt }) =
                 self.inbox.incoming.borrow_mut().pop_front()

@@ -1,13 +1,11 @@
 //! What a queue drives: an image or a raw storage.
 
 use std::future::Future;
-use std::rc::Rc;
 use std::sync::Arc;
 
 use blkring_tracker::sync::atomic::{AtomicBool, Ordering};
 
 use crate::error::Result;
-use crate::inbox::Inbox;
 use crate::lane::Lane;
 use crate::request::Request;
 use crate::service::Service;
@@ -38,17 +36,11 @@ pub struct Context {
     /// The queue's lane. An operation that takes a slot of it commits the request.
     pub lane: Lane,
     progress: Arc<Progress>,
-    inbox: Rc<Inbox>,
 }
 
 impl Context {
-    pub(crate) fn new(lane: Lane, progress: Arc<Progress>, inbox: Rc<Inbox>) -> Self {
-        Context { lane: lane.of_request(progress.clone()), progress, inbox }
-    }
-
-    /// Has the queue run `future` beside its requests, as somebody who waits for shared work that nobody needs yet.
-    pub fn spawn(&self, future: impl Future<Output = ()> + 'static) {
-        self.inbox.spawned.borrow_mut().push(Box::pin(future));
+    pub(crate) fn new(lane: Lane, progress: Arc<Progress>) -> Self {
+        Context { lane: lane.of_request(progress.clone()), progress }
     }
 
     /// The request no longer only waits: from here on it cannot be withdrawn. To be called after admission and

@@ -5,14 +5,12 @@
 
 use std::future::Future;
 use std::pin::Pin;
-use std::rc::Rc;
 use std::sync::Arc;
 use std::task::{Context as TaskContext, Poll, Waker};
 
 use slab::Slab;
 
 use crate::error::Result;
-use crate::inbox::Inbox;
 use crate::lane::Lane;
 use crate::request::Request;
 use crate::target::{Context, Progress, Target};
@@ -42,10 +40,9 @@ struct Place<F> {
 }
 
 /// The pool for the requests of `target` on `lane`.
-pub(crate) fn pool<T: Target>(target: Arc<T>, lane: Lane, inbox: Rc<Inbox>) -> Box<dyn Pool> {
-    let make = move |request, progress| {
-        target.clone().run(Context::new(lane.clone(), progress, inbox.clone()), request)
-    };
+pub(crate) fn pool<T: Target>(target: Arc<T>, lane: Lane) -> Box<dyn Pool> {
+    let make =
+        move |request, progress| target.clone().run(Context::new(lane.clone(), progress), request);
     boxed(make)
 }
 
