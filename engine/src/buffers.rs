@@ -136,6 +136,7 @@ impl Allocation {
 
     fn fill(&self, byte: u8) {
         // SAFETY: the memory is this allocation's own, and no `IoMem` of it is left (`Shared::drop`).
+        // Test: `a_dropped_read_keeps_its_memory`.
         unsafe {
             std::ptr::with_exposed_provenance_mut::<u8>(self.address)
                 .write_bytes(byte, self.layout.size());

@@ -14,13 +14,15 @@ impl EventFd {
         if fd < 0 {
             return Err(io::Error::last_os_error());
         }
-        // SAFETY: the descriptor is new and nobody else owns it.
+        // SAFETY: the descriptor is new and nobody else owns it. Test: as above, which would close
+        // it twice.
         Ok(EventFd(unsafe { OwnedFd::from_raw_fd(fd) }))
     }
 
     pub(crate) fn signal(&self) {
         let one = 1u64;
-        // SAFETY: eight readable bytes on the stack. A full counter (EAGAIN) is a signal as well.
+        // SAFETY: eight readable bytes on the stack. A full counter (EAGAIN) is a signal as well. Test:
+        // `an_event_is_seen_once`.
         unsafe {
             libc::write(self.0.as_raw_fd(), (&raw const one).cast(), 8);
         }
@@ -29,7 +31,7 @@ impl EventFd {
     /// Takes what was signalled since the last call.
     pub(crate) fn take(&self) -> u64 {
         let mut count = 0u64;
-        // SAFETY: eight writable bytes on the stack; an error leaves them zero.
+        // SAFETY: eight writable bytes on the stack; an error leaves them zero. Test: `an_event_is_seen_once`.
         unsafe {
             libc::read(self.0.as_raw_fd(), (&raw mut count).cast(), 8);
         }
@@ -46,7 +48,7 @@ impl AsRawFd for EventFd {
 /// Waits until `fd` is readable or `milliseconds` are over.
 pub(crate) fn wait_readable(fd: RawFd, milliseconds: i32) {
     let mut poll = libc::pollfd { fd, events: libc::POLLIN, revents: 0 };
-    // SAFETY: one pollfd on the stack.
+    // SAFETY: one pollfd on the stack. Test: `a_dropped_service_waits_for_the_kernel`.
     unsafe {
         libc::poll(&raw mut poll, 1, milliseconds);
     }
@@ -66,7 +68,7 @@ pub(crate) fn seek(file: &File, what: Seek, offset: u64) -> io::Result<Option<u6
         Seek::Hole => libc::SEEK_HOLE,
     };
     let Ok(offset) = i64::try_from(offset) else { return Ok(None) };
-    // SAFETY: lseek takes no pointers; nothing else uses the file position.
+    // SAFETY: lseek takes no pointers; nothing else uses the file position. Test: `holes_of_a_sparse_file_are_told`.
     let at = unsafe { libc::lseek(file.as_raw_fd(), offset, whence) };
     match u64::try_from(at) {
         Ok(at) => Ok(Some(at)),
@@ -79,9 +81,10 @@ pub(crate) fn seek(file: &File, what: Seek, offset: u64) -> io::Result<Option<u6
 
 /// Direct-I/O alignment as the kernel tells it (Linux 6.1): memory and offset, in bytes; `None` if it does not.
 pub(crate) fn direct_io_alignment(file: &File) -> Option<(u32, u32)> {
-    // SAFETY: statx is plain data, for which all zeros is a value.
+    // SAFETY: statx is plain data, for which all zeros is a value. Test: `a_write_is_read_back_from_a_file`.
     let mut stat: libc::statx = unsafe { std::mem::zeroed() };
     // SAFETY: an empty path with AT_EMPTY_PATH means the descriptor; the buffer is writable and large enough.
+    // Test: `a_write_is_read_back_from_a_file`, whose direct writes need the right answer.
     let error = unsafe {
         libc::statx(
             file.as_raw_fd(),

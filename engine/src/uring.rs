@@ -246,6 +246,7 @@ impl Uring {
     pub(crate) fn enter(&mut self, want: u32) -> io::Result<()> {
         let queued = u32::try_from(self.ring.submission().len()).expect("a ring has fewer entries");
         // SAFETY: no argument structure is passed. Whatever is submitted keeps its memory, see `push_entry`.
+        // Test: `a_write_is_read_back_from_a_file`.
         let entered =
             unsafe { self.ring.submitter().enter::<()>(queued, want, ENTER_GETEVENTS, None) };
         match entered {

@@ -6,11 +6,11 @@ use std::future::{Future, poll_fn};
 use std::pin::Pin;
 use std::rc::Rc;
 use std::sync::Arc;
-use std::task::Poll;
+use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 
 use blkring_engine::{
-    Access, BufferPool, Cache, OpenOptions, Queue, QueueOptions, QueueSeed, Storage,
+    Access, BufferPool, Cache, OpenOptions, Queue, QueueOptions, QueueSeed, Service, Storage,
 };
 
 const SIZE: usize = 4 << 20;
@@ -77,6 +77,25 @@ fn a_dropped_queue_waits_for_the_kernel() {
     let Reading { queue, task, pool, storage, _file } = reading();
     drop(task.take());
     drop(queue);
+    assert_eq!(storage.statistics().running, 0);
+    assert_left_alone(&pool);
+}
+
+#[test]
+fn a_dropped_service_waits_for_the_kernel() {
+    let Reading { storage, pool, task, mut queue, _file } = reading();
+    drop(task.take());
+    while pool.taken() > 0 {
+        queue.wait().unwrap();
+    }
+    let service = Service::new().unwrap();
+    let mem = pool.try_take(SIZE).unwrap().mem();
+    let mut read = Box::pin(storage.read(service.lane(), 0, &mem));
+    assert!(read.as_mut().poll(&mut Context::from_waker(Waker::noop())).is_pending());
+    drop(read);
+    drop(mem);
+    assert_eq!(pool.taken(), SIZE, "the operation has its slot");
+    drop(service);
     assert_eq!(storage.statistics().running, 0);
     assert_left_alone(&pool);
 }

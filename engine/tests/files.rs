@@ -1,0 +1,67 @@
+//! Files of the kernel: where they end, and where they have holes.
+#![allow(clippy::unwrap_used, reason = "helpers of tests: a failed step fails the test")]
+
+use std::os::unix::fs::FileExt;
+use std::path::Path;
+use std::sync::Arc;
+
+use blkring_engine::{
+    Access, Cache, ExtentKind, Flags, IoMem, OpenOptions, QueueOptions, QueueSeed, Storage,
+};
+
+fn open(path: &Path, cache: Cache) -> Arc<Storage> {
+    let options = OpenOptions::new().access(Access::ReadWrite).cache(cache);
+    Arc::new(Storage::open(path, &options).unwrap())
+}
+
+#[test]
+fn a_file_that_ends_within_a_block_reads_as_zeros_beyond() {
+    for cache in [Cache::Cached, Cache::Direct] {
+        for size in [1usize, 1000, 4096, 5000] {
+            let file = tempfile::NamedTempFile::new().unwrap();
+            std::fs::write(file.path(), vec![7; size]).unwrap();
+            let storage = open(file.path(), cache);
+            let mut queue = QueueSeed::new(QueueOptions::default()).unwrap().start().unwrap();
+            let lane = queue.lane();
+            let mem = IoMem::from(vec![0xff; 8192]);
+            queue.block_on(storage.read(&lane, 0, &mem)).unwrap().unwrap();
+            let mut expected = vec![7; size];
+            expected.resize(8192, 0);
+            assert!(mem.to_vec() == expected, "{size} bytes, {cache:?}");
+            // The last block is read, changed and written; the file may only grow to its end.
+            let tail = IoMem::from(vec![9; 3]);
+            queue.block_on(storage.write(&lane, 5001, &tail, Flags::empty())).unwrap().unwrap();
+            expected[5001..5004].fill(9);
+            let written = std::fs::read(file.path()).unwrap();
+            assert_eq!(written.len() as u64, storage.size());
+            assert!((5004..=8192).contains(&written.len()));
+            assert!(written == expected[..written.len()], "{size} bytes, {cache:?}");
+        }
+    }
+}
+
+#[test]
+fn holes_of_a_sparse_file_are_told() {
+    const MIB: u64 = 1 << 20;
+    let file = tempfile::NamedTempFile::new().unwrap();
+    file.as_file().set_len(4 * MIB).unwrap();
+    file.as_file().write_all_at(&vec![1; MIB as usize], MIB).unwrap();
+    let storage = open(file.path(), Cache::Cached);
+    let mut found = Vec::new();
+    let mut at = 0;
+    while at < 5 * MIB {
+        let extent = storage.extent(at, 5 * MIB).unwrap();
+        assert_eq!(extent.offset, at);
+        assert!(extent.len > 0);
+        match found.last_mut() {
+            Some((kind, end)) if *kind == extent.kind => *end = at + extent.len,
+            _ => found.push((extent.kind, at + extent.len)),
+        }
+        at += extent.len;
+    }
+    let holes =
+        vec![(ExtentKind::Zero, MIB), (ExtentKind::Data, 2 * MIB), (ExtentKind::Zero, 5 * MIB)];
+    // A file system without holes tells of none.
+    let solid = vec![(ExtentKind::Data, 4 * MIB), (ExtentKind::Zero, 5 * MIB)];
+    assert!(found == holes || found == solid, "{found:?}");
+}
