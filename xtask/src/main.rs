@@ -9,6 +9,7 @@ mod descendants;
 mod install;
 mod outcome;
 mod place;
+mod publish;
 mod suite;
 mod table;
 mod test;

@@ -7,6 +7,7 @@ use std::process::{Command, Stdio};
 use std::time::Duration;
 
 use crate::place::Place;
+use crate::publish;
 
 /// A named part of the suite.
 pub(crate) struct Step {
@@ -24,6 +25,8 @@ pub(crate) enum Action {
     Build(Cargo),
     /// Runs cargo; the tests that it ran are the result.
     Tests(Cargo),
+    /// Packs and builds everything as for publishing.
+    Publish(Cargo),
     /// Says why the step cannot run.
     Absent(String),
 }
@@ -74,10 +77,7 @@ pub(crate) fn steps(place: &Place) -> Vec<Step> {
             action: Action::Build(cargo("check --workspace --all-features --benches")),
         },
         Step { name: LOOM.into(), action: loom(place) },
-        Step {
-            name: "publish".into(),
-            action: Action::Build(cargo("publish --workspace --dry-run --allow-dirty")),
-        },
+        Step { name: "publish".into(), action: Action::Publish(publish(place)) },
     ]);
     steps
 }
@@ -147,6 +147,12 @@ fn integration_targets(root: &Path) -> BTreeSet<String> {
     });
     let names = targets.filter_map(|path| Some(path.file_stem()?.to_str()?.to_owned()));
     names.filter(|name| name != LOOM).collect()
+}
+
+fn publish(place: &Place) -> Cargo {
+    let mut command = cargo("publish --workspace --dry-run --allow-dirty");
+    command.env.push(("CARGO_TARGET_DIR", publish::directory(place).display().to_string()));
+    command
 }
 
 /// In a target directory of its own: the flag would rebuild everything twice otherwise.

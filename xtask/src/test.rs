@@ -9,6 +9,7 @@ use crate::command::{self, Ended};
 use crate::install;
 use crate::outcome::{self, Outcome};
 use crate::place::Place;
+use crate::publish;
 use crate::suite::{self, Action, Cargo, INSTALL, LIMIT, Step};
 use crate::table::{self, Row};
 use crate::variants;
@@ -83,6 +84,10 @@ impl Run<'_> {
             Action::Program => self.program(step),
             Action::Build(cargo) => self.cargo(step, cargo),
             Action::Tests(cargo) => self.tests(step, cargo),
+            Action::Publish(cargo) => match publish::clean(self.place) {
+                Ok(()) => self.cargo(step, cargo),
+                Err(error) => Outcome::fail(format!("cannot clean up: {error}")),
+            },
             Action::Absent(reason) => Outcome::skip(reason),
         }
     }
