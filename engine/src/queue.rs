@@ -197,9 +197,8 @@ impl Queue {
             {
                 break output;
             }
-            if self.turn()? == Turn::Idle {
+            if self.rest_or_submit()? == Turn::Idle {
                 assert!(self.uring.is_some(), "nothing can wake a queue without a ring");
-                self.sleep()?;
             }
         };
         self.tasks.remove(key);
@@ -211,6 +210,13 @@ impl Queue {
     /// # Errors
     /// If the ring fails as a whole.
     pub fn turn(&mut self) -> io::Result<Turn> {
+        let turn = self.pass()?;
+        self.submit()?;
+        Ok(turn)
+    }
+
+    /// A turn whose ring entries are not submitted yet.
+    fn pass(&mut self) -> io::Result<Turn> {
         self.wakeups.get_up();
         self.services.iter().for_each(|service| service.begin_turn());
         let result = self.rounds();
@@ -239,11 +245,20 @@ impl Queue {
     /// # Errors
     /// If the ring fails as a whole.
     pub fn wait(&mut self) -> io::Result<Turn> {
-        if self.turn()? == Turn::Idle && self.uring.is_some() {
-            self.sleep()?;
-            return self.turn();
+        match self.rest_or_submit()? {
+            Turn::Idle => self.turn(),
+            Turn::Busy => Ok(Turn::Busy),
         }
-        Ok(Turn::Busy)
+    }
+
+    /// A turn, and if it leaves nothing to do a sleep. One call both submits and waits. Answers whether it slept.
+    fn rest_or_submit(&mut self) -> io::Result<Turn> {
+        let turn = self.pass()?;
+        match turn {
+            Turn::Idle => self.enter(1)?,
+            Turn::Busy => self.submit()?,
+        }
+        Ok(turn)
     }
 
     /// Turns until no accepted request is unanswered.
@@ -252,9 +267,7 @@ impl Queue {
     /// If the ring fails as a whole.
     pub fn drain(&mut self) -> io::Result<()> {
         while self.inbox.unfinished() > 0 {
-            if self.turn()? == Turn::Idle {
-                self.sleep()?;
-            }
+            self.rest_or_submit()?;
         }
         Ok(())
     }
@@ -341,7 +354,7 @@ impl Queue {
     fn reap(&mut self) -> io::Result<bool> {
         let mut busy = false;
         if let Some(uring) = &mut self.uring {
-            if uring.has_work() {
+            if uring.holds_completions() {
                 uring.enter(0)?;
                 self.enters += 1;
             }
@@ -430,15 +443,11 @@ impl Queue {
         }
     }
 
-    /// Sends what this queue's tasks and the shared work of its targets have issued.
+    /// Moves what this queue's tasks have issued to the ring, and takes a turn of the shared work of its targets.
     fn send(&mut self) -> io::Result<bool> {
         let mut progress = match &mut self.uring {
             Some(uring) => {
-                let filled = uring.fill(&self.lane)?;
-                if filled > 0 {
-                    uring.enter(0)?;
-                    self.enters += 1;
-                }
+                uring.fill(&self.lane)?;
                 false
             }
             None => self.lane.send(|_, _, _| Sent::Done(-libc::EBADF)) > 0,
@@ -449,9 +458,16 @@ impl Queue {
         Ok(progress)
     }
 
-    fn sleep(&mut self) -> io::Result<()> {
+    /// Submits what the ring holds, if anything.
+    fn submit(&mut self) -> io::Result<()> {
+        let holds = self.uring.as_mut().is_some_and(Uring::holds_entries);
+        if holds { self.enter(0) } else { Ok(()) }
+    }
+
+    /// Submits and waits for `want` completions.
+    fn enter(&mut self, want: u32) -> io::Result<()> {
         if let Some(uring) = &mut self.uring {
-            uring.enter(1)?;
+            uring.enter(want)?;
             self.enters += 1;
         }
         Ok(())
@@ -466,7 +482,7 @@ impl Drop for Queue {
     /// Waits for the operations in the kernel: their memory and grants are released no earlier.
     fn drop(&mut self) {
         while self.uring.is_some() && self.lane.unfinished() > 0 {
-            let settled = self.send().and_then(|_| self.sleep()).and_then(|()| self.reap());
+            let settled = self.send().and_then(|_| self.enter(1)).and_then(|()| self.reap());
             if let Err(error) = settled {
                 tracing::error!(%error, "a queue's operations could not be waited for; their memory is leaked");
                 std::mem::forget(self.lane.clone());

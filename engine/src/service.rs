@@ -112,7 +112,7 @@ impl Service {
         let filled = {
             let mut ring = ring.lock();
             let filled = ring.fill(&self.lane)?;
-            if filled > 0 || ring.has_work() {
+            if filled > 0 || ring.holds_entries() || ring.holds_completions() {
                 ring.enter(0)?;
             }
             ring.reap(&mut completed);

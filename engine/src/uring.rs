@@ -234,12 +234,15 @@ impl Uring {
         }
     }
 
-    /// Whether anything waits to be submitted or reaped.
-    pub(crate) fn has_work(&mut self) -> bool {
+    /// Whether entries wait to be submitted.
+    pub(crate) fn holds_entries(&mut self) -> bool {
+        !self.ring.submission().is_empty()
+    }
+
+    /// Whether completions are ready that only a call makes visible.
+    pub(crate) fn holds_completions(&mut self) -> bool {
         let submission = self.ring.submission();
-        let busy = !submission.is_empty() || submission.taskrun() || submission.cq_overflow();
-        drop(submission);
-        busy || !self.ring.completion().is_empty()
+        submission.taskrun() || submission.cq_overflow()
     }
 
     /// Submits everything and waits for `want` completions; runs deferred task work in any case.
