@@ -26,11 +26,24 @@ pub const NAMES: &[&str] = &[
     "zero-allocated-taken-for-clean",
     "unlink-marks-lost-on-error",
     "pool-without-lease-check",
+    "discard-shared",
+    "table-in-dirty-cluster",
+    "frozen-slices-read-live",
+    "pending-table-without-sync",
+    "sync-cleans-later",
+    "sync-cleans-at-begin",
+    "dirty-marks-lost-on-error",
+    "failed-decrement-recycled",
+    "failed-cut-does-not-wait",
+    "refill-without-slot",
+    "link-taken-for-plain",
+    "payload-before-zero-write",
+    "failed-cluster-back-with-joiners",
 ];
 
 /// A rule that can be broken.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-#[repr(u32)]
+#[repr(u8)]
 pub enum Variant {
     /// Operations that change the file's size do not exclude others.
     GrowthNotSerialised,
@@ -72,20 +85,46 @@ pub enum Variant {
     UnlinkMarksLostOnError,
     /// A cluster is used again while I/O is still in it.
     PoolWithoutLeaseCheck,
+    /// A discard does not exclude other requests.
+    DiscardShared,
+    /// A new L2 table goes into a cluster of unknown contents.
+    TableInDirtyCluster,
+    /// A cut writes its slices as they are when it writes, not as they were when it was frozen.
+    FrozenSlicesReadLive,
+    /// An L1 entry for a pending table is written without the sync.
+    PendingTableWithoutSync,
+    /// A sync counts for what landed after it began.
+    SyncCleansLater,
+    /// A sync counts as soon as it begins.
+    SyncCleansAtBegin,
+    /// A failed cut counts its slices as written.
+    DirtyMarksLostOnError,
+    /// A cluster whose decrement failed is used again as if its count were untouched.
+    FailedDecrementRecycled,
+    /// A cut that fails ends while its other writes are in flight.
+    FailedCutDoesNotWait,
+    /// A refill writes counts while a cut does.
+    RefillWithoutSlot,
+    /// A cluster zeroed by its own allocation is linked as if it had never held bytes.
+    LinkTakenForPlain,
+    /// The zero-write of an allocation does not come before its payload.
+    PayloadBeforeZeroWrite,
+    /// The cluster of a failed write goes back although others still write into it.
+    FailedClusterBackWithJoiners,
 }
 
 /// Which rules are broken: none, unless the feature `variants` is on.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Variants {
     #[cfg(feature = "variants")]
-    set: u32,
+    set: u64,
 }
 
 impl Variants {
     /// One broken rule.
     #[cfg(feature = "variants")]
     pub fn only(variant: Variant) -> Self {
-        Variants { set: 1 << variant as u32 }
+        Variants { set: 1 << variant as u64 }
     }
 
     /// The variant called `name`.
@@ -95,10 +134,17 @@ impl Variants {
         Some(Variants { set: 1 << index })
     }
 
+    /// One more broken rule.
+    #[cfg(feature = "variants")]
+    #[must_use]
+    pub fn and(self, variant: Variant) -> Self {
+        Variants { set: self.set | Variants::only(variant).set }
+    }
+
     /// Whether the rule is broken.
     #[cfg(feature = "variants")]
     pub fn has(self, variant: Variant) -> bool {
-        self.set & 1 << variant as u32 != 0
+        self.set & 1 << variant as u64 != 0
     }
 
     /// Whether the rule is broken: never, without the feature `variants`.

@@ -1,4 +1,4 @@
-//! What the integration tests share: file systems on loop devices, the installed qemu tools, the `blkring` program,
+//! What the integration tests share: images in simulated worlds, file systems on loop devices, the installed qemu tools, the `blkring` program,
 //! and the report of what could not be tested.
 //!
 //! A test that cannot run here says so through [`report`] and returns; it never passes silently. `cargo xtask test`
@@ -6,6 +6,7 @@
 
 pub mod beside;
 pub mod fs;
+pub mod image_world;
 pub mod mounts;
 pub mod program;
 pub mod report;

@@ -141,7 +141,8 @@ fn leave(layer: &Layer, state: &mut State, guest: GuestCluster, id: ClaimId, wri
     }
     let (host, stamp, order) = (one.host, one.stamp, one.order);
     let unused = one.link == Link::NotYet && one.owner == Owner::Pool;
-    let last = one.writers == 0;
+    let early = written == Written::No && state.variants.has(Variant::FailedClusterBackWithJoiners);
+    let last = one.writers == 0 || early;
     if last {
         state.in_flight.remove(&guest);
     }

@@ -14,7 +14,7 @@ use blkring_engine::{Flags, IoMem, Operation, Result, Variant};
 use super::l1::FrozenL1;
 use super::layer::Layer;
 use super::refcounts::{Block, with_counts};
-use super::slices::{FrozenSlice, Order};
+use super::slices::{Entries, FrozenSlice, Order};
 use super::state::{SharedJob, State, Unlinked};
 use crate::address::{HostCluster, HostOffset};
 use crate::geometry::Geometry;
@@ -100,6 +100,9 @@ impl Layer {
         loop {
             let other = {
                 let mut state = self.lock();
+                if holder == Holder::Refill && self.broken(&state, Variant::RefillWithoutSlot) {
+                    return first(self, &mut state);
+                }
                 match state.work.slot.clone() {
                     Some(other) => other,
                     None => {
@@ -189,7 +192,8 @@ impl Layer {
         }
         let mut writes: Vec<(HostOffset, IoMem)> = Vec::new();
         for (slice, place) in frozen.slices.iter().zip(&frozen.places) {
-            let bytes: Vec<u8> = slice.entries.iter().flat_map(|raw| raw.to_be_bytes()).collect();
+            let bytes: Vec<u8> =
+                self.contents(slice).iter().flat_map(|raw| raw.to_be_bytes()).collect();
             writes.push((*place, IoMem::aligned(&bytes)));
         }
         let l1 = self.header.lock().l1().offset;
@@ -203,6 +207,13 @@ impl Layer {
             writes.push((place.expect("blocks lie below 2^56"), IoMem::aligned(bytes)));
         }
         self.write_all(&writes).await
+    }
+
+    fn contents(&self, slice: &FrozenSlice) -> Entries {
+        if self.breaks(Variant::FrozenSlicesReadLive) {
+            return self.lock().slices.get(slice.number).expect("slices in flight stay").entries();
+        }
+        slice.entries.clone()
     }
 
     /// Writes several pieces of metadata side by side and waits for all of them, whatever becomes of one.
@@ -224,7 +235,12 @@ impl Layer {
                     }
                 }
             }
-            if open.iter().all(Option::is_none) { Poll::Ready(()) } else { Poll::Pending }
+            let given_up = result.is_err() && self.breaks(Variant::FailedCutDoesNotWait);
+            if given_up || open.iter().all(Option::is_none) {
+                Poll::Ready(())
+            } else {
+                Poll::Pending
+            }
         })
         .await;
         result
@@ -234,7 +250,11 @@ impl Layer {
     fn settle(&self, frozen: &Frozen, success: bool) {
         let mut state = self.lock();
         if !success {
-            state.slices.put_back(&frozen.slices);
+            if self.broken(&state, Variant::DirtyMarksLostOnError) {
+                state.slices.landed(&frozen.slices, Default::default());
+            } else {
+                state.slices.put_back(&frozen.slices);
+            }
             state.l1.put_back(&frozen.l1);
             if !self.broken(&state, Variant::UnlinkMarksLostOnError) {
                 state.unlinks.fresh.extend(&frozen.unlinked);
@@ -243,7 +263,11 @@ impl Layer {
                 state.unlinks.removed.extend(due);
             }
             // What the disk has of these counts is unknown: load them anew, and set them to zero again.
-            state.unlinks.to_free.extend(&frozen.freed);
+            if self.broken(&state, Variant::FailedDecrementRecycled) {
+                frozen.freed.iter().for_each(|&one| state.put_dirty(one, Default::default()));
+            } else {
+                state.unlinks.to_free.extend(&frozen.freed);
+            }
             for (index, ..) in &frozen.blocks {
                 state.refcounts.forget(*index);
             }
@@ -314,7 +338,8 @@ fn presync(state: &State, frozen: &Frozen) -> Presync {
         slice.order == Order::Careful && !state.variants.has(Variant::PayloadAfterEntry)
     };
     let slices = frozen.slices.iter().any(|slice| careful(slice) || pending(slice.linked));
-    let tables = frozen.l1.entries.iter().any(|(_, table)| pending(*table));
+    let tables = frozen.l1.entries.iter().any(|(_, table)| pending(*table))
+        && !state.variants.has(Variant::PendingTableWithoutSync);
     if slices || tables { Presync::Needed } else { Presync::None }
 }
 

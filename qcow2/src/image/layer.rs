@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use blkring_engine::tracker::sync::{Mutex, MutexGuard};
-use blkring_engine::{IoError, IoMem, Operation, Result, Service, Storage, Variant};
+use blkring_engine::{IoError, IoMem, Operation, Result, Service, Storage, Variant, Variants};
 
 use super::lease::Epoch;
 use super::options::{AllocPolicy, ImageOptions};
@@ -25,6 +25,7 @@ pub(crate) struct Layer {
     /// Unlinked clusters held back at most.
     pub(crate) held_back: u64,
     pub(crate) state: Mutex<State>,
+    variants: Variants,
 }
 
 /// Where the bytes from a guest offset on are.
@@ -57,6 +58,7 @@ impl Layer {
             reserve: (options.reserve_bytes / geometry.cluster_size()).max(1),
             held_back: (options.held_back_bytes / geometry.cluster_size()).max(1),
             state: Mutex::new(state),
+            variants: options.variants,
         })
     }
 
@@ -187,9 +189,15 @@ impl Layer {
 
     /// Makes everything that has landed durable, and lets go what was due with it.
     pub(crate) async fn sync(&self) -> Result<()> {
-        let begin = self.lock().clock.sync_begins();
+        let mut begin = self.lock().clock.sync_begins();
+        if self.breaks(Variant::SyncCleansAtBegin) {
+            self.lock().synced(begin);
+        }
         let result = self.storage.flush(self.service.lane()).await;
         let mut state = self.lock();
+        if state.variants.has(Variant::SyncCleansLater) {
+            begin = state.clock.sync_begins();
+        }
         match result {
             Ok(()) => {
                 state.synced(begin);
@@ -202,6 +210,11 @@ impl Layer {
                 Err(error)
             }
         }
+    }
+
+    /// Whether a rule is broken, for those who do not hold the lock.
+    pub(crate) fn breaks(&self, variant: Variant) -> bool {
+        self.variants.has(variant)
     }
 
     pub(crate) fn broken(&self, state: &State, variant: Variant) -> bool {

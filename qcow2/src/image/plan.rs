@@ -120,7 +120,11 @@ impl Layer {
                 return Some(Plan::Wait(job.clone()));
             }
             // A zero-write that fails takes its clusters out of flight before it ends.
-            Stage::Zeroing(job) if job.result().is_none() => return Some(Plan::Wait(job.clone())),
+            Stage::Zeroing(job)
+                if job.result().is_none() && !state.variants.has(Variant::JoinerDoesNotWait) =>
+            {
+                return Some(Plan::Wait(job.clone()));
+            }
             _ => (),
         }
         let at = self.host_at(one.host, piece.within);
@@ -139,7 +143,9 @@ impl Layer {
             AllocPolicy::Ahead => &mut state.pools.ready,
             AllocPolicy::PerAllocation => &mut state.pools.tables,
         };
-        let Some(run) = pool.take(1) else { return Some(self.refill_job(state)) };
+        let dirty = state.variants.has(Variant::TableInDirtyCluster);
+        let taken = if dirty { state.pools.dirty.take(1) } else { None }.or_else(|| pool.take(1));
+        let Some(run) = taken else { return Some(self.refill_job(state)) };
         state.l1.set(geometry.l1_index(guest), run.start, run.stamp, geometry);
         state.metadata.insert(run.start);
         state.slices.insert_zero(geometry.slice_number(guest));
@@ -221,7 +227,8 @@ impl Layer {
         let plain = match self.policy {
             AllocPolicy::Ahead => true,
             AllocPolicy::PerAllocation => {
-                run.content == Content::Fresh && state.clock.is_durable(run.stamp)
+                state.variants.has(Variant::LinkTakenForPlain)
+                    || (run.content == Content::Fresh && state.clock.is_durable(run.stamp))
             }
         };
         let order = if plain { Order::Plain } else { Order::Careful };

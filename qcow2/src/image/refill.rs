@@ -50,7 +50,9 @@ impl Layer {
             })
             .await;
         let result = self.refill_under_slot(want).await;
-        self.give_slot_up();
+        if !self.breaks(Variant::RefillWithoutSlot) {
+            self.give_slot_up();
+        }
         let sync = {
             let mut state = self.lock();
             let often = state.pools.flushes >= FLUSHES_FOR_SYNC;

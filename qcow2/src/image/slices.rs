@@ -48,6 +48,11 @@ impl Slice {
         self.entries.get(index).copied().expect("the geometry yields indexes within a slice")
     }
 
+    /// All of them, as they are now.
+    pub(crate) fn entries(&self) -> Entries {
+        self.entries.clone()
+    }
+
     fn is_clean(&self) -> bool {
         !self.dirty && !self.in_flight
     }

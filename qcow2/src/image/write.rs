@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use blkring_engine::tracker::Guard;
-use blkring_engine::{Context, Flags, IoMem, Result};
+use blkring_engine::{Context, Flags, IoMem, Result, Variant};
 
 use super::Image;
 use super::plan::{Durable, Plan};
@@ -97,8 +97,13 @@ impl Image {
                 }
                 Plan::Zeroing { job, at, len, claim } => {
                     context.commit();
-                    job.join().await?;
-                    self.move_bytes(context, at.get(), len, mem, Flags::empty()).await?;
+                    if self.top.breaks(Variant::PayloadBeforeZeroWrite) {
+                        self.move_bytes(context, at.get(), len, mem, Flags::empty()).await?;
+                        job.join().await?;
+                    } else {
+                        job.join().await?;
+                        self.move_bytes(context, at.get(), len, mem, Flags::empty()).await?;
+                    }
                     claim.publish();
                     return Ok((len, Settled::NeedsFlush));
                 }
@@ -107,6 +112,9 @@ impl Image {
                     self.refill_ahead();
                     self.move_bytes(context, at.get(), len, mem, Flags::empty()).await?;
                     claim.publish();
+                    if self.top.breaks(Variant::FuaWithoutMapping) {
+                        return Ok((len, Settled::Durable));
+                    }
                     return Ok((len, Settled::NeedsFlush));
                 }
                 Plan::Careful { job, len } => {

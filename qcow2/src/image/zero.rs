@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use blkring_engine::{Context, Flags, IoMem, Operation, Result};
+use blkring_engine::{Context, Flags, IoMem, Operation, Result, Variant};
 
 use blkring_engine::tracker::Class;
 
@@ -119,7 +119,12 @@ impl Image {
     ) -> Result<()> {
         let size = self.top.geometry.cluster_size();
         let start = self.top.geometry.guest_offset(first).get();
-        let guard = self.admit(start, count * size, Class::Serialising).await;
+        let class = if self.top.breaks(Variant::DiscardShared) {
+            Class::Shared
+        } else {
+            Class::Serialising
+        };
+        let guard = self.admit(start, count * size, class).await;
         let mut done = 0;
         let mut held = None;
         while done < count {
