@@ -46,6 +46,7 @@ pub struct Storage {
     zeroing: zero::Modes,
     /// The changes that the last successful fdatasync covered.
     synced: AtomicU64,
+    syncs: flush::Syncs,
     variants: Variants,
 }
 
@@ -66,6 +67,7 @@ impl Storage {
             access,
             zeroing: zero::Modes::default(),
             synced: AtomicU64::new(0),
+            syncs: flush::Syncs::default(),
             variants: Variants::default(),
         }
     }

@@ -46,6 +46,7 @@ enum Presync {
 pub(crate) enum Holder {
     Cut,
     Refill,
+    Marking,
 }
 
 impl Layer {
@@ -85,7 +86,12 @@ impl Layer {
         if self.broken(&self.lock(), Variant::SlotFreedBeforeLanding) {
             self.give_slot_up();
         }
-        let result = self.write_out(&frozen).await;
+        let failure = self.lock().failure.clone();
+        let result = match failure {
+            // After a failed fdatasync, or in a damaged image, nothing may reach the disk any more.
+            Some(failure) => Err(failure),
+            None => self.write_out(&frozen).await,
+        };
         self.settle(&frozen, result.is_ok());
         self.give_slot_up();
         result
@@ -109,6 +115,7 @@ impl Layer {
                         state.work.slot = match holder {
                             Holder::Cut => state.work.next_cut.take(),
                             Holder::Refill => state.work.refill.clone(),
+                            Holder::Marking => state.work.marking.clone(),
                         };
                         return first(self, &mut state);
                     }

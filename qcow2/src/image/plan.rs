@@ -89,7 +89,8 @@ impl Layer {
                 let job = self.load(&mut state, number);
                 return Ok(Plan::Load(job, Pin::new(self, &mut state, number)));
             }
-            if let Some(job) = self.new_table(&mut state, guest) {
+            let data = geometry.clusters_for(within + len);
+            if let Some(job) = self.new_table(&mut state, guest, data) {
                 return Ok(Plan::Refill(job));
             }
         }
@@ -132,11 +133,13 @@ impl Layer {
         Some(Plan::Claimed { at, len, claim: Claim::join(self, state, piece.guest) })
     }
 
-    /// Gives a guest cluster without an L2 table one, in a zero cluster; or the job that makes such a cluster ready.
+    /// Gives a guest cluster without an L2 table one, in a zero cluster; or the job that makes such a cluster
+    /// ready, and `more` besides.
     pub(crate) fn new_table(
         self: &Arc<Self>,
         state: &mut State,
         guest: GuestCluster,
+        more: u64,
     ) -> Option<SharedJob> {
         let geometry = &self.geometry;
         let pool = match self.policy {
@@ -145,7 +148,7 @@ impl Layer {
         };
         let dirty = state.variants.has(Variant::TableInDirtyCluster);
         let taken = if dirty { state.pools.dirty.take(1) } else { None }.or_else(|| pool.take(1));
-        let Some(run) = taken else { return Some(self.refill_job(state)) };
+        let Some(run) = taken else { return Some(self.refill_job(state, 1 + more)) };
         state.l1.set(geometry.l1_index(guest), run.start, run.stamp, geometry);
         state.metadata.insert(run.start);
         state.slices.insert_zero(geometry.slice_number(guest));
@@ -223,7 +226,7 @@ impl Layer {
                 state.pools.ready.take(wanted).or_else(|| state.pools.dirty.take(wanted))
             }
         };
-        let Some(run) = taken else { return Plan::Refill(self.refill_job(state)) };
+        let Some(run) = taken else { return Plan::Refill(self.refill_job(state, wanted)) };
         let plain = match self.policy {
             AllocPolicy::Ahead => true,
             AllocPolicy::PerAllocation => {
@@ -293,7 +296,7 @@ impl Layer {
         careful: &mut dyn FnMut(Careful) -> SharedJob,
     ) -> Plan {
         let taken = state.pools.dirty.take(1).or_else(|| state.pools.ready.take(1));
-        let Some(run) = taken else { return Plan::Refill(self.refill_job(state)) };
+        let Some(run) = taken else { return Plan::Refill(self.refill_job(state, 1)) };
         self.plan_whole(state, piece, run, (Owner::Pool, Around::Backing), careful)
     }
 

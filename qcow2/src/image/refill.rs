@@ -22,15 +22,18 @@ use crate::address::HostCluster;
 struct Found {
     runs: Vec<(HostCluster, u64)>,
     index: usize,
+    /// How many of them, the first ones, are for L2 tables although the policy zeroes the others later.
+    tables: u64,
 }
 
 /// When flushes are this frequent, a refill syncs what it made: a flush then costs one fdatasync.
 const FLUSHES_FOR_SYNC: u64 = 1;
 
 impl Layer {
-    /// The refill that is going on, or a new one.
-    pub(crate) fn refill_job(self: &Arc<Self>, state: &mut State) -> SharedJob {
+    /// The refill that is going on, or a new one for at least `need` clusters.
+    pub(crate) fn refill_job(self: &Arc<Self>, state: &mut State, need: u64) -> SharedJob {
         let layer = self.clone();
+        state.pools.needed = state.pools.needed.max(need);
         state.work.refill.get_or_insert_with(|| self.service.start(layer.refill())).clone()
     }
 
@@ -44,7 +47,9 @@ impl Layer {
     async fn refill(self: Arc<Self>) -> Result<()> {
         let want = self
             .take_slot(Holder::Refill, |layer, state| {
-                let want = state.pools.next_refill.clamp(1, layer.reserve);
+                // The first one brings what its write needs and nothing ahead of use.
+                let needed = std::mem::take(&mut state.pools.needed);
+                let want = state.pools.next_refill.max(needed).clamp(1, layer.reserve);
                 state.pools.next_refill = want.saturating_mul(2).min(layer.reserve);
                 want
             })
@@ -136,12 +141,11 @@ impl Layer {
 
     /// Zeroes and counts what was found.
     async fn prepare(self: &Arc<Self>, found: &Found) -> Result<()> {
-        let tables = self.tables_wanted();
         for (position, &(start, len)) in found.runs.iter().enumerate() {
             match self.policy {
                 AllocPolicy::Ahead => self.make_zero(start, len).await?,
                 AllocPolicy::PerAllocation if position == 0 => {
-                    self.make_zero(start, tables.min(len)).await?;
+                    self.make_zero(start, found.tables.min(len)).await?;
                 }
                 AllocPolicy::PerAllocation => (),
             }
@@ -155,7 +159,6 @@ impl Layer {
     }
 
     fn give_out(&self, found: &Found, stamp: Stamp) {
-        let tables = self.tables_wanted();
         let file_end = self.storage.size();
         let mut state = self.lock();
         for (position, &(start, len)) in found.runs.iter().enumerate() {
@@ -165,7 +168,7 @@ impl Layer {
                 continue;
             }
             let mut rest = run;
-            if position == 0 && tables > 0 {
+            if position == 0 && found.tables > 0 {
                 state.pools.tables.put(Run { len: 1, ..run });
                 rest = Run { start: HostCluster::new(start.get() + 1), len: len - 1, ..run };
             }
@@ -180,6 +183,7 @@ impl Layer {
     /// The first free clusters, at most `want`, all in the range of one refcount block. Nobody else looks or takes:
     /// the slot is held.
     async fn find(self: &Arc<Self>, want: u64) -> Result<Found> {
+        let tables = self.tables_wanted();
         loop {
             let (cursor, end) = {
                 let state = self.lock();
@@ -205,7 +209,7 @@ impl Layer {
             }
             state.refcounts.search_from(next);
             state.refcounts.extend_to(next);
-            return Ok(Found { runs, index });
+            return Ok(Found { runs, index, tables });
         }
     }
 

@@ -7,6 +7,8 @@ use blkring_engine::{
     Access, Action, Context, IoError, Operation, Request, Result, Service, Target,
 };
 
+use super::cut::Holder;
+use super::layer::Layer;
 use super::write::Grant;
 use super::{Image, Life};
 use crate::address::HostOffset;
@@ -80,23 +82,37 @@ impl Image {
     /// Marks the image as damaged: a mapping leads into its own structures. Nothing is written to it any more.
     pub(super) async fn mark_corrupt(&self, at: HostOffset) -> IoError {
         let error = self.error(Operation::Map, at.get(), libc::EIO);
-        let first = {
+        let marking = {
             let mut state = self.top.lock();
-            let first = state.failure.is_none();
             state.failure.get_or_insert(error.clone());
-            first
+            let layer = self.top.clone();
+            state
+                .work
+                .marking
+                .get_or_insert_with(|| self.service.start(layer.mark_corrupt(at)))
+                .clone()
         };
-        if first {
-            tracing::error!(path = %self.top.storage.path(), offset = at.get(), "a mapping leads into metadata: marked corrupt");
-            let bytes = {
-                let mut header = self.top.header.lock();
-                header.mark_corrupt();
-                header.fixed_bytes()
-            };
-            if let Err(error) = self.top.write_header(&bytes).await {
-                tracing::error!(%error, "the corrupt bit could not be written");
-            }
-        }
+        drop(marking.join().await);
         error
+    }
+}
+
+impl Layer {
+    /// Sets the corrupt bit, durably. Under the slot: a refill may be about to name another refcount table.
+    async fn mark_corrupt(self: Arc<Self>, at: HostOffset) -> Result<()> {
+        let path = self.storage.path();
+        tracing::error!(%path, offset = at.get(), "a mapping leads into metadata: marked corrupt");
+        self.take_slot(Holder::Marking, |_, _| ()).await;
+        let bytes = {
+            let mut header = self.header.lock();
+            header.mark_corrupt();
+            header.fixed_bytes()
+        };
+        let result = self.write_header(&bytes).await;
+        if let Err(error) = &result {
+            tracing::error!(%error, "the corrupt bit could not be written");
+        }
+        self.give_slot_up();
+        result
     }
 }

@@ -49,6 +49,8 @@ pub(crate) struct Pools {
     pub(crate) tables: Pool,
     /// Of unknown contents.
     pub(crate) dirty: Pool,
+    /// How many those that wait for a refill need at least.
+    pub(crate) needed: u64,
     /// How many the next refill asks for.
     pub(crate) next_refill: u64,
     /// How many the last one brought: half of that is the mark for the next.
@@ -69,6 +71,8 @@ pub(crate) struct Work {
     /// The flush whose cut was frozen last; only a broken variant looks at it.
     pub(crate) frozen_flush: Option<SharedJob>,
     pub(crate) refill: Option<SharedJob>,
+    /// Marks the image as damaged.
+    pub(crate) marking: Option<SharedJob>,
 }
 
 /// A cluster that no table in memory names any more.

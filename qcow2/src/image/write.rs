@@ -146,7 +146,7 @@ impl Image {
     fn refill_ahead(&self) {
         let mut state = self.top.lock();
         if self.top.is_low(&state) {
-            self.top.refill_job(&mut state);
+            self.top.refill_job(&mut state, 1);
         }
     }
 }

@@ -181,7 +181,7 @@ impl Layer {
                 // No table and nothing below: zeros already.
                 return Ok(Step::Done(count));
             }
-            if let Some(job) = self.new_table(&mut state, first) {
+            if let Some(job) = self.new_table(&mut state, first, 0) {
                 return Ok(Step::Refill(job));
             }
         }
