@@ -185,6 +185,17 @@ impl SimDisk {
         self.shared.state.lock().holds.retain(|hold| hold.name != name);
     }
 
+    /// Goes on holding what is pending now under `name`, and nothing that comes later.
+    pub fn hold_no_more(&self, name: &str) {
+        let mut state = self.shared.state.lock();
+        let latest = state.pending.iter().map(|op| op.id).max().unwrap_or(0);
+        state
+            .holds
+            .iter_mut()
+            .filter(|hold| hold.name == name)
+            .for_each(|hold| hold.only_until(latest));
+    }
+
     /// How many ops are stopped under `name` now.
     pub fn held(&self, name: &str) -> usize {
         let state = self.shared.state.lock();

@@ -141,11 +141,18 @@ pub(super) struct Hold {
     pub(super) name: String,
     what: Matcher,
     point: Point,
+    /// Only ops up to this one.
+    latest: u64,
 }
 
 impl Hold {
     pub(super) fn new(name: &str, what: Matcher, point: Point) -> Self {
-        Hold { name: name.to_owned(), what, point }
+        Hold { name: name.to_owned(), what, point, latest: u64::MAX }
+    }
+
+    /// Lets go every op after `latest`.
+    pub(super) fn only_until(&mut self, latest: u64) {
+        self.latest = latest;
     }
 
     pub(super) fn stops(&self, file: &str, op: &Pending) -> bool {
@@ -154,6 +161,6 @@ impl Hold {
             (Point::Land, next) => next == Step::Land,
             (Point::Complete, next) => next == Step::Complete,
         };
-        here && self.what.matches(file, op)
+        here && op.id <= self.latest && self.what.matches(file, op)
     }
 }

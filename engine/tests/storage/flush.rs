@@ -1,7 +1,7 @@
 //! Flush: what it covers, when it may be left out, and what happens after one has failed.
 
 use blkring_engine::sim::{Fault, Matcher, OpKind, Point, Rule};
-use blkring_engine::{Flags, Variant, Variants};
+use blkring_engine::{Flags, Service, Variant, Variants};
 
 use super::setup::{Bench, FILE, Setup, mem};
 
@@ -206,5 +206,34 @@ fn durable_writes_and_zero_writes_survive_without_a_flush() {
         assert_eq!(after[4096..8192], [1; 4096]);
         assert_eq!(after[8192 + 700..8192 + 800], [2; 100]);
         assert_eq!(after.len(), 24_576);
+    }
+}
+
+/// Two flushes of shared work side by side: the first fails, and its failure is told after the second has succeeded.
+/// The kernel tells of it once, so the second must not answer before.
+#[test]
+fn a_flush_waits_for_the_word_of_those_beside_it() {
+    let mut bench = bench();
+    let service = Service::without_ring(4);
+    bench.world.queue(0).watch_service(&service).unwrap();
+    write(&mut bench, 0, 1);
+    bench.disk.inject(Rule::new(Matcher::kind(OpKind::Sync), Fault::Error(libc::EIO)));
+    bench.disk.hold("first", Matcher::kind(OpKind::Sync), Point::Complete);
+    let lane = service.lane().clone();
+    let first = bench.start(0, |storage, _| async move { storage.flush(&lane).await });
+    bench.world.settle();
+    assert_eq!(bench.disk.held("first"), 1);
+    bench.disk.hold_no_more("first");
+    write(&mut bench, 512, 2);
+    let lane = service.lane().clone();
+    let second = bench.start(0, |storage, _| async move { storage.flush(&lane).await });
+    bench.world.settle();
+    assert_eq!(bench.disk.count(OpKind::Sync), 2, "both were issued");
+    assert_eq!(bench.disk.pending().len(), 1, "the second has succeeded");
+    assert!(second.borrow().is_none(), "the first one's word is out");
+    bench.disk.release("first");
+    bench.world.settle();
+    for flush in [first, second] {
+        assert_eq!(flush.borrow_mut().take().unwrap().unwrap_err().errno, libc::EIO);
     }
 }
