@@ -5,6 +5,7 @@
 //! then what counts.
 
 use std::collections::HashMap;
+use std::ops::Range;
 use std::sync::Arc;
 
 use crate::address::HostCluster;
@@ -89,6 +90,13 @@ impl Refcounts {
         self.blocks.insert(index, block);
     }
 
+    /// Sets a count to zero where its block is cached. Only a broken variant does that outside the slot.
+    pub(crate) fn decrement_cached(&mut self, cluster: HostCluster, geometry: &Geometry) {
+        if let Some(block) = self.blocks.get_mut(&geometry.refblock_index(cluster)) {
+            *block = with_counts(block, std::iter::once(cluster), 0, geometry).0;
+        }
+    }
+
     /// Forgets a block whose write failed.
     pub(crate) fn forget(&mut self, index: usize) {
         self.blocks.remove(&index);
@@ -136,19 +144,21 @@ pub(crate) fn with_counts(
     (Arc::new(changed), first.min(last)..last)
 }
 
-/// Runs of clusters with count zero in `block`, from `from` up to `limit`, at most `want` clusters in all.
+/// Runs of clusters within `range` with count zero in `block` that are not taken all the same, at most `want` clusters
+/// in all.
 pub(crate) fn free_runs(
     block: &Block,
-    from: HostCluster,
-    limit: HostCluster,
+    range: Range<HostCluster>,
     want: u64,
+    is_taken: impl Fn(HostCluster) -> bool,
     geometry: &Geometry,
 ) -> Vec<(HostCluster, u64)> {
     let mut runs: Vec<(HostCluster, u64)> = Vec::new();
     let mut found = 0;
-    let mut cluster = from;
-    while cluster < limit && found < want {
-        if refcount_get(block, geometry.refcount_index(cluster)) == Some(0) {
+    let mut cluster = range.start;
+    while cluster < range.end && found < want {
+        let count = refcount_get(block, geometry.refcount_index(cluster));
+        if count == Some(0) && !is_taken(cluster) {
             found += 1;
             match runs.last_mut() {
                 Some((start, len)) if start.get() + *len == cluster.get() => *len += 1,
@@ -171,9 +181,12 @@ mod tests {
         let used = [0, 1, 2, 5].map(HostCluster::new);
         let (block, touched) = with_counts(&block, used.into_iter(), 1, &geometry);
         assert_eq!(touched, 0..12);
-        let runs = free_runs(&block, HostCluster::ZERO, HostCluster::new(256), 4, &geometry);
-        assert_eq!(runs, [(HostCluster::new(3), 2), (HostCluster::new(6), 2)]);
-        let runs = free_runs(&block, HostCluster::ZERO, HostCluster::new(4), 4, &geometry);
-        assert_eq!(runs, [(HostCluster::new(3), 1)]);
+        let runs = |end: u64, taken: u64| {
+            let range = HostCluster::ZERO..HostCluster::new(end);
+            free_runs(&block, range, 4, |cluster| cluster.get() == taken, &geometry)
+        };
+        assert_eq!(runs(256, 0), [(HostCluster::new(3), 2), (HostCluster::new(6), 2)]);
+        assert_eq!(runs(4, 0), [(HostCluster::new(3), 1)]);
+        assert_eq!(runs(256, 3), [(HostCluster::new(4), 1), (HostCluster::new(6), 3)]);
     }
 }

@@ -3,7 +3,7 @@
 //! The functions here are synchronous, short and without I/O. Between two lock holds anything may change; what must
 //! not is held by a grant of the tracker, a pin, a lease or a claim.
 
-use std::collections::{HashMap, HashSet, VecDeque};
+use std::collections::{BTreeSet, HashMap, HashSet, VecDeque};
 use std::sync::Arc;
 
 use blkring_engine::{IoError, Job, Result, Variant, Variants};
@@ -91,7 +91,7 @@ pub(crate) struct Unlinks {
     /// In a cut that has landed at that stamp: due when the stamp is durable.
     pub(crate) removed: VecDeque<(Stamp, Unlinked)>,
     /// Due, unleased, and too many for the pool: their counts go to zero in the next cut.
-    pub(crate) to_free: Vec<HostCluster>,
+    pub(crate) to_free: BTreeSet<HostCluster>,
 }
 
 /// A guest cluster that an allocating write is in.
@@ -151,7 +151,7 @@ impl State {
             if self.pools.dirty.len() < keep {
                 self.put_dirty(one.cluster, Stamp::default());
             } else {
-                self.unlinks.to_free.push(one.cluster);
+                self.unlinks.to_free.insert(one.cluster);
             }
         }
     }
