@@ -143,7 +143,17 @@ impl ImageWorld {
         self.try_catch(what).unwrap_or_else(|| panic!("no such op\n{}", self.report()))
     }
 
-    /// The same; `None` if the world comes to rest before.
+    /// The same, but where the world comes to rest before, syncs that are stopped go on. Syncs that run side by side
+    /// are answered together, so an op behind one of them may have to wait for all.
+    pub fn catch_behind_syncs(&mut self, what: impl Fn(&Event) -> bool) -> Event {
+        if let Some(found) = self.try_catch(&what) {
+            return found;
+        }
+        self.stops.retain(|op, _| self.ops[op].0.kind != OpKind::Sync);
+        self.catch(what)
+    }
+
+    /// The same as [`ImageWorld::catch`]; `None` if the world comes to rest before.
     pub fn try_catch(&mut self, what: impl Fn(&Event) -> bool) -> Option<Event> {
         loop {
             self.turn_queues();

@@ -277,7 +277,7 @@ fn trace_10_r1_recycled_and_zeroed() {
         w.finish(&written);
         w.reads_as(5, 1..8, &[0])?;
         let flushed = w.flush(0);
-        let slice = w.catch(w.is_table());
+        let slice = w.catch_behind_syncs(w.is_table());
         let after = w.crash(|op| op.op == slice.op);
         after.reads_as(5, 0..1, &[0, 0x22])?;
         after.reads_as(5, 1..8, &[0])?;

@@ -55,7 +55,7 @@ fn v03_careful_mark_of_the_next_cut() {
         let written = w.write(0, 8, 0..1, 0x22);
         w.finish(&written);
         let second = w.flush(0);
-        let slice = w.catch(w.is_table());
+        let slice = w.catch_behind_syncs(w.is_table());
         let after = w.crash(|op| op.op == slice.op);
         after.reads_as(8, 0..1, &[BELOW, 0x22])?;
         after.reads_as(8, 1..8, &[BELOW])?;
