@@ -185,6 +185,11 @@ impl ImageWorld {
         }
     }
 
+    /// Lets a stopped op go on to its end, and only it.
+    pub fn advance_to_end(&mut self, op: &Event) {
+        while self.step_op(op.op) {}
+    }
+
     /// Stops nothing about this op any more.
     pub fn release(&mut self, op: &Event) {
         self.stops.remove(&op.op);
