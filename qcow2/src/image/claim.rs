@@ -135,8 +135,7 @@ fn guests(first: GuestCluster, count: u64) -> impl Iterator<Item = GuestCluster>
 fn leave(layer: &Layer, state: &mut State, guest: GuestCluster, id: ClaimId, written: Written) {
     let Some(one) = state.in_flight.get_mut(&guest).filter(|one| one.id == id) else { return };
     one.writers -= 1;
-    let unlinked = one.link == Link::NotYet || state.variants.has(Variant::EveryWriterLinks);
-    let links = written == Written::Yes && unlinked;
+    let links = written == Written::Yes && one.link == Link::NotYet;
     if links {
         one.link = Link::Done;
     }

@@ -227,17 +227,18 @@ impl Layer {
             }
         };
         let Some(run) = taken else { return Plan::Refill(self.refill_job(state, wanted)) };
-        let plain = match self.policy {
-            AllocPolicy::Ahead => true,
-            AllocPolicy::PerAllocation => {
-                state.variants.has(Variant::LinkTakenForPlain)
-                    || (run.content == Content::Fresh && state.clock.is_durable(run.stamp))
+        let order = match self.policy {
+            AllocPolicy::Ahead => Order::Plain,
+            AllocPolicy::PerAllocation if state.variants.has(Variant::LinkTakenForPlain) => {
+                Order::Plain
             }
+            // The file grows, or old bytes are zeroed, together with the write: durable before the entry is.
+            AllocPolicy::PerAllocation => Order::Careful,
         };
-        let order = if plain { Order::Plain } else { Order::Careful };
         let claimed = Claimed { first: piece.guest, run, order, owner: Owner::Pool };
         let whole = piece.within == 0 && piece.len >= run.len * geometry.cluster_size();
-        if self.policy == AllocPolicy::PerAllocation && !whole {
+        // Joiners start at once where no zero-write comes first: there must be no old bytes for them to show.
+        if self.policy == AllocPolicy::PerAllocation && !(whole && run.content == Content::Fresh) {
             return self.plan_zeroing(state, piece, &claimed);
         }
         tracing::debug!(

@@ -128,12 +128,12 @@ impl Layer {
             }
             return Err(error);
         }
+        let stamp = self.lock().clock.landed();
         if self.policy == AllocPolicy::PerAllocation {
-            // A plain link needs a count that is durable.
+            // Zeroing comes with each use; the counts at least are synced ahead.
             self.sync().await?;
         }
         if !early {
-            let stamp = self.lock().clock.landed();
             self.give_out(&found, stamp);
         }
         Ok(count)
@@ -198,9 +198,8 @@ impl Layer {
             // New space at the end is taken as it is wanted; free space before it first.
             let limit = HostCluster::new(end.get().max(cursor.get()) + want).min(range_end);
             let mut state = self.lock();
-            // After a failed cut the disk may show a count of zero whose decrement is still to be written again.
-            let is_taken = |cluster| state.unlinks.to_free.contains(&cluster);
-            let runs = free_runs(&block, cursor..limit, want, is_taken, &self.geometry);
+            let except = &state.unlinks.to_free;
+            let runs = free_runs(&block, cursor..limit, want, except, &self.geometry);
             let Some(&(last, len)) = runs.last() else {
                 state.refcounts.search_from(limit);
                 continue;
