@@ -8,6 +8,7 @@ pub mod beside;
 pub mod fs;
 pub mod image_world;
 pub mod mounts;
+pub mod powercut;
 pub mod program;
 pub mod report;
 mod sweep;

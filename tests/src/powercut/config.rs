@@ -1,0 +1,148 @@
+//! How an image is made and opened, drawn from the seed.
+
+use blkring_engine::Variants;
+use blkring_engine::sim::{Kernel, Rng};
+use blkring_qcow2::{AllocPolicy, ImageOptions};
+
+/// What lies under the image.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Base {
+    /// Nothing.
+    None,
+    /// A raw file of zeros.
+    Zeros,
+    /// A raw file of bytes that are not zero, as long as the disk.
+    Raw,
+    /// One that ends within a cluster of the image.
+    ShortRaw,
+    /// A qcow2 image of bytes that are not zero.
+    Qcow2,
+}
+
+/// What the clusters of the file that nothing uses hold.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum FreeSpace {
+    /// There are none: the file ends with its tables.
+    None,
+    /// Random bytes, counted as free.
+    Garbage,
+    /// Random bytes, and the refcount block is almost full: the next one is made soon.
+    NearlyFull,
+    /// The refcount table is almost full as well.
+    TableNearlyFull,
+}
+
+/// Whether operations of the disk fail.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Errors {
+    /// None does.
+    None,
+    /// Some writes, allocations and reads do.
+    Some,
+    /// And a sync.
+    Sync,
+}
+
+/// How an image is made, opened and used.
+#[derive(Debug, Clone)]
+pub struct Config {
+    /// Bytes of a cluster.
+    pub cluster: u64,
+    /// Clusters of the virtual disk.
+    pub clusters: u64,
+    /// What is below.
+    pub base: Base,
+    /// What the free space holds.
+    pub free_space: FreeSpace,
+    /// Alignment of the storage in bytes.
+    pub alignment: u64,
+    /// Which kernel is below.
+    pub kernel: Kernel,
+    /// Failing operations.
+    pub errors: Errors,
+    /// How clusters are zeroed.
+    pub policy: AllocPolicy,
+    /// Clusters reserved at most.
+    pub reserve: u64,
+    /// Unlinked clusters held back at most.
+    pub held_back: u64,
+    /// Operations of shared work in flight at most.
+    pub depth: usize,
+    /// Operations of each queue in flight at most.
+    pub queue_depth: u32,
+    /// Requests of each queue in flight at most.
+    pub requests: usize,
+    /// Queues.
+    pub queues: usize,
+    /// Requests of each life.
+    pub length: u64,
+    /// Lives.
+    pub lives: u64,
+    /// Broken rules.
+    pub variants: Variants,
+}
+
+impl Config {
+    /// The configuration of a seed.
+    pub fn draw(rng: &mut Rng) -> Self {
+        let cluster = if rng.one_in(4) { 4096 } else { 512 };
+        // An L2 table of a small cluster maps 64 clusters: two or three tables.
+        let clusters = if cluster == 512 { 70 + rng.below(90) } else { 16 + rng.below(8) };
+        let pick = |rng: &mut Rng, choices: &[u64]| choices[rng.index(choices.len())];
+        let mut config = Config {
+            cluster,
+            clusters,
+            base: *one_of(
+                rng,
+                &[Base::None, Base::None, Base::Zeros, Base::Raw, Base::ShortRaw, Base::Qcow2],
+            ),
+            free_space: *one_of(
+                rng,
+                &[FreeSpace::None, FreeSpace::None, FreeSpace::Garbage, FreeSpace::Garbage],
+            ),
+            alignment: pick(rng, &[1, 512, 512, 4096]),
+            kernel: if rng.one_in(3) { Kernel::OldXfs } else { Kernel::Current },
+            errors: Errors::None,
+            policy: if rng.one_in(3) { AllocPolicy::PerAllocation } else { AllocPolicy::Ahead },
+            reserve: pick(rng, &[1, 1, 2, 4, 16]),
+            held_back: pick(rng, &[1, 3, 1000, 1000]),
+            depth: usize::try_from(pick(rng, &[1, 2, 8, 8])).expect("small"),
+            queue_depth: if rng.one_in(4) { 1 } else { 8 },
+            requests: usize::try_from(pick(rng, &[1, 3, 6])).expect("small"),
+            queues: 1 + rng.index(2),
+            length: 20 + rng.below(40),
+            lives: 1 + rng.below(3),
+            variants: Variants::default(),
+        };
+        if rng.one_in(5) {
+            config.errors = if rng.one_in(5) { Errors::Sync } else { Errors::Some };
+        }
+        if cluster == 512 && rng.one_in(6) {
+            config.free_space =
+                if rng.one_in(4) { FreeSpace::TableNearlyFull } else { FreeSpace::NearlyFull };
+        }
+        config
+    }
+
+    /// Bytes of the virtual disk.
+    pub fn size(&self) -> u64 {
+        self.cluster * self.clusters
+    }
+
+    /// The options that the image is opened with for writing.
+    pub fn options(&self) -> ImageOptions {
+        ImageOptions::new()
+            .writable()
+            .policy(self.policy)
+            .cache_bytes(0)
+            .buffer_bytes(1)
+            .depth(self.depth)
+            .reserve_bytes(self.reserve * self.cluster)
+            .held_back_bytes(self.held_back * self.cluster)
+            .variants(self.variants)
+    }
+}
+
+fn one_of<'a, T>(rng: &mut Rng, choices: &'a [T]) -> &'a T {
+    &choices[rng.index(choices.len())]
+}

@@ -1,0 +1,150 @@
+//! Whether what a power cut left is legal.
+
+use blkring_engine::sim::{Rng, SimDisk, World};
+use blkring_engine::{Flags, IoMem, QueueOptions, Request};
+use blkring_qcow2::{CheckLimits, CheckReport, ImageOptions, Severity, check};
+
+use super::config::Config;
+use super::make::{IMAGE, open};
+use super::model::{Answer, Model, SECTOR, Token, name, read_token};
+use super::script::{Effect, draw};
+
+/// Requests of a queue that only reads.
+const READ_QUEUE: usize = 4;
+
+/// Findings in a report.
+const FINDINGS: usize = 3;
+
+/// Clusters of a file that are looked at, whether it has them or not: more than are ever counted.
+const BEYOND: u64 = 640;
+
+/// The numbers of requests after a power cut begin here: they are told from those before.
+pub(super) const AFTER: u64 = 1 << 24;
+
+/// What is to hold after a power cut.
+pub(super) struct Law<'a> {
+    pub(super) config: &'a Config,
+    pub(super) model: &'a Model,
+    /// Leaked clusters at most.
+    pub(super) leaks: u64,
+}
+
+/// Checks the structures of the image: no corruption. How many clusters are leaked.
+pub(super) fn check_structure(disk: &SimDisk, config: &Config) -> Result<u64, String> {
+    let mut file = disk.contents(IMAGE);
+    run_check(&file)?;
+    // Counts of clusters beyond the end of the file are leaks as well: the file may grow again.
+    let beyond = usize::try_from(BEYOND * config.cluster).expect("small");
+    file.resize(file.len().max(beyond), 0);
+    Ok(run_check(&file)?.leaks)
+}
+
+fn run_check(file: &Vec<u8>) -> Result<CheckReport, String> {
+    let mut findings = Vec::new();
+    let report = check(file, CheckLimits::default(), &mut |finding| {
+        if finding.severity() != Severity::Leak {
+            findings.push(finding.to_string());
+        }
+    });
+    let report = report.map_err(|error| format!("I1: the image cannot be checked: {error}"))?;
+    if report.corruptions > 0 || report.check_errors > 0 {
+        findings.truncate(FINDINGS);
+        return Err(format!("I1, I4: {}", findings.join("; ")));
+    }
+    Ok(report)
+}
+
+impl Law<'_> {
+    /// Judges one state.
+    pub(super) fn judge(&self, after: &SimDisk, rng: &mut Rng) -> Result<(), String> {
+        let leaks = check_structure(after, self.config)?;
+        if leaks > self.leaks {
+            return Err(format!("I5: {leaks} clusters leaked, {} at most", self.leaks));
+        }
+        let tokens = contents(after, self.config)?;
+        for (sector, token) in tokens.iter().enumerate() {
+            self.judge_sector(sector, *token)?;
+        }
+        if rng.one_in(20) {
+            let tokens: Vec<Token> = tokens.into_iter().filter_map(Result::ok).collect();
+            self.judge_use(after, &tokens, leaks, rng)?;
+        }
+        Ok(())
+    }
+
+    fn judge_sector(&self, sector: usize, found: Result<Token, Token>) -> Result<(), String> {
+        let what = match found {
+            Ok(token) if self.model.allows(sector, token) => return Ok(()),
+            Ok(token) => name(token),
+            Err(first) => format!("a mixture that begins with {}", name(first)),
+        };
+        let legal = self.model.history(sector);
+        Err(format!("I2, I3: sector {sector} reads {what}; versions: {legal}"))
+    }
+
+    /// Opens what was left for writing, uses it, closes it: afterwards nothing more may be leaked.
+    fn judge_use(
+        &self,
+        after: &SimDisk,
+        tokens: &[Token],
+        leaks: u64,
+        rng: &mut Rng,
+    ) -> Result<(), String> {
+        let disk = after.crash_keeping_nothing();
+        let mut world = World::new(rng.next_u64(), &disk);
+        world.add_queue(QueueOptions::default());
+        let image = open(&mut world, self.config, self.config.options())
+            .map_err(|error| format!("after the cut the image cannot be opened: {error}"))?;
+        let handle = world.queue(0).attach(&image).expect("a queue without a ring");
+        let mut model = Model::new(tokens);
+        for number in AFTER..AFTER + 2 + rng.below(6) {
+            let step = draw(rng, self.config, number);
+            let (handle, request) = (handle.clone(), step.request);
+            let answered = world.block_on(0, async move { handle.request(request).await });
+            answered.map_err(|error| format!("after the cut '{}' fails: {error}", step.text))?;
+            note(&mut model, &step.effect, number);
+        }
+        let closed = world.block_on(0, async move { image.close().await });
+        closed.map_err(|error| format!("after the cut closing fails: {error}"))?;
+        let now = check_structure(&disk, self.config)
+            .map_err(|text| format!("used and closed: {text}"))?;
+        if now > leaks {
+            return Err(format!("I5: used and closed, {now} clusters leaked instead of {leaks}"));
+        }
+        let end = model.tick();
+        let law = Law { model: &model, ..*self };
+        for (sector, token) in contents(&disk, self.config)?.into_iter().enumerate() {
+            law.judge_sector(sector, token).map_err(|text| format!("used and closed: {text}"))?;
+            if token.is_ok_and(|token| !model.shows(sector, token, end)) {
+                return Err(format!("used and closed: sector {sector} reads an older version"));
+            }
+        }
+        Ok(())
+    }
+}
+
+/// A request that was alone has succeeded.
+fn note(model: &mut Model, effect: &Effect, number: u64) {
+    if let Some((sectors, token)) = effect.changes(number) {
+        let submitted = model.submit(sectors.clone(), token);
+        model.answer(sectors, submitted, Answer::Written);
+    }
+}
+
+/// What a driver that knows nothing of what was before reads in every sector.
+pub(super) fn contents(
+    disk: &SimDisk,
+    config: &Config,
+) -> Result<Vec<Result<Token, Token>>, String> {
+    let mut world = World::new(1, disk);
+    world.add_queue(QueueOptions::with_requests(READ_QUEUE));
+    let image = open(&mut world, config, ImageOptions::new().cache_bytes(0))
+        .map_err(|error| format!("the image cannot be opened: {error}"))?;
+    let handle = world.queue(0).attach(&image).expect("a queue without a ring");
+    let len = usize::try_from(config.size()).expect("small");
+    let all = IoMem::aligned_zeroed(len);
+    let request = Request::read(0, all.clone()).with(Flags::empty());
+    let read = world.block_on(0, async move { handle.request(request).await });
+    read.map_err(|error| format!("the image cannot be read: {error}"))?;
+    Ok(all.to_vec().chunks(SECTOR as usize).map(read_token).collect())
+}

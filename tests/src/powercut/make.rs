@@ -1,0 +1,185 @@
+//! Making the files of a case, and opening the image.
+
+use std::sync::Arc;
+
+use blkring_engine::sim::{Rng, SimDisk, SimOptions, World};
+use blkring_engine::{Access, Flags, IoMem, QueueOptions, Storage};
+use blkring_qcow2::{
+    Backing, CreateOptions, Image, ImageOptions, Layout, OpenError, Opener, refcount_set, table_set,
+};
+
+use super::config::{Base, Config, FreeSpace};
+use super::model::{SECTOR, Token};
+
+/// The image.
+pub(super) const IMAGE: &str = "image";
+const BASE: &str = "base";
+
+/// What every sector of a backing file with bytes is filled with.
+const BASE_TOKEN: Token = 0xaaaa_aaaa_aaaa_aaaa;
+
+/// Free clusters with garbage.
+const GARBAGE: u64 = 24;
+
+/// Opens files of a simulated disk.
+pub(super) struct SimOpener {
+    pub(super) disk: SimDisk,
+    pub(super) alignment: u64,
+}
+
+impl Opener for SimOpener {
+    fn open(
+        &self,
+        _referrer: &str,
+        name: &str,
+        access: Access,
+    ) -> Result<Storage, blkring_engine::OpenError> {
+        let options = SimOptions { access, ..SimOptions::aligned(self.alignment) };
+        Ok(self.disk.storage(name, options))
+    }
+}
+
+/// Opens the image of a world on its first queue.
+pub(super) fn open(
+    world: &mut World,
+    config: &Config,
+    options: ImageOptions,
+) -> Result<Arc<Image>, OpenError> {
+    let disk = world.disk().clone();
+    let sim = SimOptions {
+        access: options.access,
+        buffer_budget: 1,
+        ..SimOptions::aligned(config.alignment)
+    };
+    let storage = disk.storage(IMAGE, sim).with_variants(config.variants);
+    open_file(world, storage, SimOpener { disk, alignment: config.alignment }, options)
+}
+
+fn open_file(
+    world: &mut World,
+    storage: Storage,
+    opener: SimOpener,
+    options: ImageOptions,
+) -> Result<Arc<Image>, OpenError> {
+    let lane = world.queue(0).lane();
+    world.block_on(0, async move { Image::open(&lane, storage, &opener, options).await })
+}
+
+/// The disk of a case, and what the guest sees in each sector.
+pub(super) fn make(config: &Config, rng: &mut Rng) -> (SimDisk, Vec<Token>) {
+    let disk = SimDisk::new(config.kernel);
+    let sectors = usize::try_from(config.size() / SECTOR).expect("the disks here are small");
+    let filled = match config.base {
+        Base::None | Base::Zeros => 0,
+        Base::Raw | Base::Qcow2 => sectors,
+        Base::ShortRaw => sectors / 2 + 1,
+    };
+    let format = match config.base {
+        Base::None => None,
+        Base::Zeros => {
+            disk.create_file(BASE, &vec![0; sectors * SECTOR as usize]);
+            Some("raw")
+        }
+        Base::Raw | Base::ShortRaw => {
+            disk.create_file(BASE, &vec![0xaa; filled * SECTOR as usize]);
+            Some("raw")
+        }
+        Base::Qcow2 => {
+            make_base(&disk, config);
+            Some("qcow2")
+        }
+    };
+    let backing = format.map(|format| Backing { name: BASE.into(), format: format.into() });
+    let mut file = image_of(config, backing);
+    use_space(config, rng, &mut file);
+    disk.create_file(IMAGE, &file);
+    let tokens = (0..sectors).map(|s| if s < filled { BASE_TOKEN } else { 0 }).collect();
+    (disk, tokens)
+}
+
+fn image_of(config: &Config, backing: Option<Backing>) -> Vec<u8> {
+    let options = CreateOptions {
+        size: config.size(),
+        cluster_size: config.cluster,
+        backing,
+        ..CreateOptions::default()
+    };
+    let layout = Layout::plan(&options).expect("an image of this size can be made");
+    let mut file = vec![0; usize::try_from(layout.file_length).expect("small")];
+    for write in &layout.writes {
+        let at = usize::try_from(write.offset.get()).expect("small");
+        file[at..at + write.bytes.len()].copy_from_slice(&write.bytes);
+    }
+    file
+}
+
+/// A qcow2 image full of bytes, written by the driver.
+fn make_base(disk: &SimDisk, config: &Config) {
+    disk.create_file(BASE, &image_of(config, None));
+    let mut world = World::new(1, disk);
+    world.add_queue(QueueOptions::default());
+    let opener = SimOpener { disk: disk.clone(), alignment: 1 };
+    let storage = disk.storage(BASE, SimOptions::default());
+    let options = ImageOptions::new().writable();
+    let image = open_file(&mut world, storage, opener, options).expect("a new image can be opened");
+    let handle = world.queue(0).attach(&image).expect("a queue without a ring");
+    let bytes = vec![0xaa; usize::try_from(config.size()).expect("small")];
+    let written = world.block_on(0, async move {
+        handle.write(0, IoMem::from(bytes), Flags::empty()).await?;
+        image.close().await
+    });
+    written.expect("nothing fails here");
+}
+
+/// Fills the free space behind a new image.
+fn use_space(config: &Config, rng: &mut Rng, file: &mut Vec<u8>) {
+    let cluster = usize::try_from(config.cluster).expect("small");
+    if config.free_space == FreeSpace::None {
+        return;
+    }
+    let used = file.len().div_ceil(cluster);
+    let per_block = cluster / 2;
+    let counted = match config.free_space {
+        FreeSpace::None | FreeSpace::Garbage => used,
+        FreeSpace::NearlyFull => per_block - 6,
+        FreeSpace::TableNearlyFull => {
+            let blocks = cluster / 8;
+            count_blocks(file, cluster, used, blocks);
+            per_block * blocks - 6
+        }
+    };
+    let garbage = usize::try_from(GARBAGE).expect("small");
+    file.resize((counted + garbage) * cluster, 0);
+    count_clusters(file, cluster, counted);
+    for sector in file[counted * cluster..].chunks_mut(SECTOR as usize) {
+        let number = rng.next_u64() | 1 << 63;
+        sector.as_chunks_mut::<8>().0.iter_mut().for_each(|word| *word = number.to_be_bytes());
+    }
+}
+
+/// The refcount table of a new image: the first cluster behind the header.
+const TABLE: usize = 1;
+
+/// Makes refcount blocks `1..blocks`, behind what is in use.
+fn count_blocks(file: &mut Vec<u8>, cluster: usize, used: usize, blocks: usize) {
+    file.resize((used + blocks - 1) * cluster, 0);
+    for index in 1..blocks {
+        let place = (used + index - 1) * cluster;
+        let table = &mut file[TABLE * cluster..][..cluster];
+        table_set(table, index, place as u64).expect("the table has room");
+    }
+}
+
+/// Sets the counts of all clusters below `counted` to one. What nothing names is leaked, which is no damage.
+fn count_clusters(file: &mut [u8], cluster: usize, counted: usize) {
+    let per_block = cluster / 2;
+    for first in (0..counted).step_by(per_block) {
+        let entry = TABLE * cluster + first / per_block * 8;
+        let entry = u64::from_be_bytes(file[entry..entry + 8].try_into().expect("eight bytes"));
+        let place = usize::try_from(entry).expect("small");
+        let block = &mut file[place..place + cluster];
+        for index in 0..per_block.min(counted - first) {
+            refcount_set(block, index, 1).expect("within the block");
+        }
+    }
+}

@@ -1,0 +1,400 @@
+//! One case: its lives, step by step, with power cuts.
+
+use std::collections::BTreeMap;
+use std::fmt::Write as _;
+use std::sync::Arc;
+
+use blkring_engine::sim::{Fault, Matcher, OpKind, Rng, Rule, SimDisk, World};
+use blkring_engine::{Completion, Disk, IoMem, Operation, QueueOptions};
+use blkring_qcow2::Image;
+
+use super::config::{Config, Errors};
+use super::judge::{Law, check_structure, contents};
+use super::make::{IMAGE, make, open};
+use super::model::{Answer, Model, SECTOR, Time, Token, name, read_token};
+use super::script::{Effect, draw};
+use super::states::crash;
+
+/// A rule that was found broken.
+#[derive(Debug, Clone)]
+pub struct Violation {
+    /// What is wrong, and how it came about.
+    pub report: String,
+}
+
+/// Steps of the world in one life, at most.
+const PATIENCE: u64 = 200_000;
+
+/// Events of the disk in a report.
+const EVENTS: usize = 60;
+
+/// How many states of a case are judged.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Sampling {
+    /// Steps of the disk per state, on average.
+    pub(super) every: u64,
+}
+
+/// Runs the case of `seed`; `states` counts what was judged.
+pub(super) fn run(
+    seed: u64,
+    adjust: &dyn Fn(&mut Config),
+    sampling: Sampling,
+    states: &mut u64,
+) -> Result<(), Violation> {
+    let mut rng = Rng::new(seed);
+    let mut config = Config::draw(&mut rng);
+    adjust(&mut config);
+    let (mut disk, tokens) = make(&config, &mut rng);
+    let mut model = Model::new(&tokens);
+    let mut first = 1;
+    for number in 0..config.lives {
+        let mut life = Life::begin(&config, &disk, model, first, (&mut rng, sampling));
+        let ended = life.live();
+        *states += life.states;
+        if let Err(text) = ended {
+            return Err(life.violation(seed, number, &text));
+        }
+        let (after, _) = crash(&life.disk, &mut rng);
+        let seen = contents(&after, &config);
+        let seen =
+            seen.and_then(|all| all.into_iter().collect::<Result<Vec<Token>, _>>().map_err(name));
+        match seen {
+            Ok(tokens) => model = Model::new(&tokens),
+            Err(text) => return Err(life.violation(seed, number, &text)),
+        }
+        first = life.next;
+        disk = after;
+    }
+    Ok(())
+}
+
+/// A request that is not answered yet.
+struct Outstanding {
+    queue: usize,
+    submitted: Time,
+    effect: Effect,
+    mem: Option<IoMem>,
+    fua: bool,
+    text: String,
+    /// The image refused to go on when it was submitted.
+    late: bool,
+}
+
+/// From opening the image to a power cut.
+struct Life<'a> {
+    config: &'a Config,
+    disk: SimDisk,
+    world: World,
+    image: Arc<Image>,
+    handles: Vec<Disk>,
+    model: Model,
+    /// Decides what the guest does.
+    guest: Rng,
+    /// Decides where the power is cut.
+    fate: Rng,
+    sampling: Sampling,
+    outstanding: BTreeMap<u64, Outstanding>,
+    /// The next request, and the first that is not made any more.
+    next: u64,
+    end: u64,
+    states: u64,
+    /// An fdatasync has failed: nothing more may succeed.
+    refuses: bool,
+    /// Leaked when the life began.
+    leaks: u64,
+    peak_held_back: u64,
+    /// What the guest did, each with the number of steps that the disk had made.
+    story: Vec<(u64, String)>,
+    last_cut: String,
+}
+
+impl<'a> Life<'a> {
+    fn begin(
+        config: &'a Config,
+        disk: &SimDisk,
+        model: Model,
+        first: u64,
+        (rng, sampling): (&mut Rng, Sampling),
+    ) -> Self {
+        let leaks = check_structure(disk, config).expect("judged before");
+        let mut world = World::new(rng.next_u64(), disk);
+        for _ in 0..config.queues {
+            let options = QueueOptions::with_requests(config.requests.max(4));
+            world.add_queue(options.depth(config.queue_depth));
+        }
+        let image = open(&mut world, config, config.options()).expect("the image can be opened");
+        let handles = (0..config.queues)
+            .map(|queue| world.queue(queue).attach(&image).expect("a queue without a ring"))
+            .collect();
+        let (guest, mut fate) = (rng.fork(), rng.fork());
+        inject(config, disk, &mut fate);
+        Life {
+            config,
+            disk: disk.clone(),
+            world,
+            image,
+            handles,
+            model,
+            guest,
+            fate,
+            sampling,
+            outstanding: BTreeMap::new(),
+            next: first,
+            end: first + config.length,
+            states: 0,
+            refuses: false,
+            leaks,
+            peak_held_back: 0,
+            story: Vec::new(),
+            last_cut: String::new(),
+        }
+    }
+
+    /// Runs to the end.
+    fn live(&mut self) -> Result<(), String> {
+        let mut closing = None;
+        for _ in 0..PATIENCE {
+            let submitted = self.submit_some();
+            if self.next == self.end && self.outstanding.is_empty() && closing.is_none() {
+                if self.guest.one_in(2) {
+                    return Ok(());
+                }
+                let image = self.image.clone();
+                self.tell("close".to_owned());
+                let now = self.model.tick();
+                let result = self.world.start(0, async move { image.close().await });
+                closing = Some((now, result));
+            }
+            let before = self.disk.steps();
+            let stepped = self.world.step();
+            self.take_answers()?;
+            if self.disk.steps() != before {
+                self.maybe_cut()?;
+            }
+            let closed = closing
+                .as_ref()
+                .and_then(|(now, result)| result.borrow().clone().map(|result| (*now, result)));
+            if let Some((now, result)) = closed {
+                return self.closed(now, result);
+            }
+            if !stepped && !submitted {
+                let waiting: Vec<_> = self.outstanding.values().map(|o| o.text.clone()).collect();
+                return Err(format!("a hang: nothing can make a step; unanswered: {waiting:?}"));
+            }
+        }
+        Err("a hang: no end of steps".to_owned())
+    }
+
+    fn closed(&mut self, now: Time, result: blkring_engine::Result<()>) -> Result<(), String> {
+        self.tell(format!("closed: {result:?}"));
+        match result {
+            Ok(()) => {
+                self.model.flushed(now);
+                let now = check_structure(&self.disk, self.config)?;
+                let before = self.leaks;
+                if now > before && self.config.errors == Errors::None {
+                    return Err(format!("I5: closed, {now} clusters leaked instead of {before}"));
+                }
+                (0..8).try_for_each(|_| self.cut())
+            }
+            Err(error) if self.config.errors == Errors::None => {
+                Err(format!("closing fails: {error}"))
+            }
+            Err(_) => Ok(()),
+        }
+    }
+
+    /// Submits what the guest wants to do now.
+    fn submit_some(&mut self) -> bool {
+        let mut any = false;
+        for queue in 0..self.config.queues {
+            let busy = self.outstanding.values().filter(|one| one.queue == queue).count();
+            if self.next == self.end || busy >= self.config.requests || !self.guest.one_in(12) {
+                continue;
+            }
+            self.submit(queue);
+            any = true;
+        }
+        any || self.next < self.end
+    }
+
+    fn submit(&mut self, queue: usize) {
+        let number = self.next;
+        self.next += 1;
+        let step = draw(&mut self.guest, self.config, number);
+        let submitted = match step.effect.changes(number) {
+            Some((sectors, token)) => self.model.submit(sectors, token),
+            None => self.model.tick(),
+        };
+        let text = format!("{number} on queue {queue} at {submitted}: {}", step.text);
+        self.tell(text.clone());
+        let fua = step.request.flags.contains(blkring_engine::Flags::FUA);
+        let late = self.refuses;
+        if late {
+            // A few more see that nothing works any more.
+            self.end = self.end.min(self.next + 6);
+        }
+        let queued = self.handles[queue].queue(step.request, number);
+        queued.expect("the queue has room for what the guest has in flight");
+        let (effect, mem) = (step.effect, step.mem);
+        self.outstanding
+            .insert(number, Outstanding { queue, submitted, effect, mem, fua, text, late });
+    }
+
+    fn take_answers(&mut self) -> Result<(), String> {
+        for queue in 0..self.config.queues {
+            let answers: Vec<Completion> = self.world.queue(queue).completions().collect();
+            for answer in answers {
+                self.take_answer(&answer)?;
+            }
+        }
+        Ok(())
+    }
+
+    fn take_answer(&mut self, answer: &Completion) -> Result<(), String> {
+        let number = answer.user_data;
+        let one = self.outstanding.remove(&number).expect("a request is answered once");
+        let ok = match &answer.result {
+            Ok(()) => true,
+            Err(error) if self.config.errors == Errors::None => {
+                return Err(format!("'{}' fails: {error}", one.text));
+            }
+            Err(error) => {
+                // The guest has been told that an fdatasync failed.
+                self.refuses |= error.operation == Operation::Flush;
+                false
+            }
+        };
+        if ok && one.late && one.effect.needs_disk() {
+            return Err(format!("'{}' succeeds although an fdatasync had failed", one.text));
+        }
+        let state = match (ok, one.fua) {
+            (false, _) => Answer::Failed,
+            (true, false) => Answer::Written,
+            (true, true) => Answer::Durable,
+        };
+        if let Some((sectors, _)) = one.effect.changes(number) {
+            self.model.answer(sectors, one.submitted, state);
+        }
+        let now = self.model.tick();
+        self.tell(format!("{number} answered at {now}: {:?}", answer.code()));
+        match (&one.effect, &one.mem) {
+            (Effect::Flush, _) if ok => self.model.flushed(one.submitted),
+            (Effect::Read(sectors), Some(mem)) if ok => {
+                let bytes = mem.to_vec();
+                let found = bytes.chunks(SECTOR as usize).map(read_token);
+                for (sector, found) in sectors.clone().zip(found) {
+                    self.judge_read(sector, found, one.submitted)?;
+                }
+            }
+            _ => (),
+        }
+        if !self.outstanding.values().any(|one| matches!(one.effect, Effect::Read(_))) {
+            self.model.compact();
+        }
+        Ok(())
+    }
+
+    fn judge_read(
+        &self,
+        sector: usize,
+        found: Result<Token, Token>,
+        submitted: Time,
+    ) -> Result<(), String> {
+        match found {
+            Ok(token) if self.model.shows(sector, token, submitted) => Ok(()),
+            Ok(token) | Err(token) => Err(format!(
+                "a read shows {} in sector {sector}; versions: {}",
+                name(token),
+                self.model.history(sector)
+            )),
+        }
+    }
+
+    fn maybe_cut(&mut self) -> Result<(), String> {
+        let held_back = self.image.statistics().held_back_clusters;
+        self.peak_held_back = self.peak_held_back.max(held_back);
+        if self.fate.one_in(self.sampling.every) { self.cut() } else { Ok(()) }
+    }
+
+    /// Cuts the power and judges what is left; this life goes on as if nothing had happened.
+    fn cut(&mut self) -> Result<(), String> {
+        self.states += 1;
+        let (after, how) = crash(&self.disk, &mut self.fate);
+        self.last_cut = how;
+        let law = Law { config: self.config, model: &self.model, leaks: self.leak_bound() };
+        let judged = law.judge(&after, &mut self.fate);
+        judged.map_err(|text| format!("power cut, {}: {text}", self.last_cut))
+    }
+
+    /// Reserved, claimed, unlinked, and linked or decremented but not durably.
+    fn leak_bound(&self) -> u64 {
+        let statistics = self.image.statistics();
+        let per_cluster = usize::try_from(self.config.cluster / SECTOR).expect("small");
+        let tables = self.config.clusters.div_ceil(self.config.cluster / 8);
+        let failures = match self.config.errors {
+            Errors::None => 0,
+            Errors::Some | Errors::Sync => self.config.clusters,
+        };
+        self.leaks
+            + statistics.ready_clusters
+            + statistics.dirty_clusters
+            + self.peak_held_back
+            + 2 * self.config.reserve
+            + self.model.open_clusters(per_cluster)
+            + tables
+            + failures
+            + 2
+    }
+
+    fn tell(&mut self, text: String) {
+        self.story.push((self.disk.steps(), text));
+    }
+
+    fn violation(&self, seed: u64, life: u64, text: &str) -> Violation {
+        let mut report = format!("seed {seed}, life {life}: {text}\n{:#?}\n", self.config);
+        let log = self.disk.log();
+        let first = log.len().saturating_sub(EVENTS);
+        let mut story = self.story.iter().peekable();
+        while story.next_if(|(step, _)| *step < first as u64).is_some() {}
+        for (number, event) in log.iter().enumerate().skip(first) {
+            while let Some((_, text)) = story.next_if(|(step, _)| *step <= number as u64) {
+                // Writing to a string does not fail.
+                _ = writeln!(report, "        {text}");
+            }
+            _ = writeln!(report, "{number:5} {event}");
+        }
+        story.for_each(|(_, text)| _ = writeln!(report, "        {text}"));
+        Violation { report }
+    }
+}
+
+/// Has operations of the disk fail.
+fn inject(config: &Config, disk: &SimDisk, rng: &mut Rng) {
+    disk.clear_faults();
+    if config.errors == Errors::None {
+        return;
+    }
+    for _ in 0..1 + rng.below(8) {
+        let what = match rng.below(6) {
+            0..=2 => Matcher::writes(),
+            3 => Matcher::kind(OpKind::Grow).or(OpKind::ZeroRange),
+            4 => Matcher::kind(OpKind::Read),
+            _ => Matcher::any(),
+        };
+        let what = what.file(IMAGE);
+        let errno = if rng.one_in(2) { libc::EIO } else { libc::ENOSPC };
+        let fault = match rng.below(3) {
+            0 => Fault::Partial(rng.below(8) * SECTOR, errno),
+            // No kernel moves nothing at all.
+            1 => Fault::Short(config.alignment.max(SECTOR) * (1 + rng.below(4))),
+            _ => Fault::Error(errno),
+        };
+        disk.inject(Rule::new(what, fault).after(rng.below(80)).times(1 + rng.below(2)));
+    }
+    if config.errors == Errors::Sync {
+        let what = Matcher::kind(OpKind::Sync).file(IMAGE);
+        disk.inject(Rule::new(what, Fault::Error(libc::EIO)).after(rng.below(12)));
+    }
+}
