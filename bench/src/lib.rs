@@ -1,9 +1,17 @@
 //! Benchmarks of the blkring engine and driver, as a library.
 //!
 //! - [`stream`]: equal requests at a steady step on one queue: what `qemu-img bench` measures.
-//! - [`pattern`], [`histogram`]: what the benchmarks write and how they count time.
+//! - [`job`]: the main job. Several queues write an image, overwrite it at random and read it at random; [`plan`] says
+//!   what is written where, so that every byte can be verified, then and later ([`verify`]).
+//! - [`pattern`], [`histogram`], [`table`]: what the jobs write, how they count time, and how it is printed.
 
 pub mod histogram;
+pub mod job;
+mod label;
 pub mod pattern;
+pub mod plan;
 mod random;
 pub mod stream;
+pub mod table;
+pub mod verify;
+mod worker;

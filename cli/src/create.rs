@@ -81,10 +81,18 @@ fn create_raw(options: &Options, given: &FormatOptions) -> Result<(), Failure> {
     if !options.quiet {
         println!("Formatting '{}', fmt=raw size={size}", options.file.display());
     }
-    let made = File::create(&options.file).and_then(|file| {
+    raw(&options.file, size)
+}
+
+/// Makes a raw image: a file of zeros. What it held before is gone.
+///
+/// # Errors
+/// Of the file.
+pub fn raw(path: &Path, size: u64) -> Result<(), Failure> {
+    let made = File::create(path).and_then(|file| {
         file.set_len(size.next_multiple_of(SECTOR)).and_then(|()| file.sync_all())
     });
-    made.map_err(|error| cannot_create(&options.file, &error))
+    made.map_err(|error| cannot_create(path, &error))
 }
 
 fn create_qcow2(options: &Options, given: FormatOptions) -> Result<(), Failure> {

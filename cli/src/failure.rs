@@ -3,6 +3,8 @@
 use std::path::Path;
 use std::process::ExitCode;
 
+use blkring_bench::job::JobError;
+use blkring_bench::plan::PlanError;
 use blkring_bench::stream::StreamError;
 use blkring_engine::{IoError, OpenError, RingUnavailable};
 use blkring_qcow2::CheckError;
@@ -23,6 +25,12 @@ pub enum Failure {
         /// Why.
         reason: String,
     },
+    /// Direct I/O was asked for and is not possible.
+    #[error("Could not open '{path}': the file system does not support direct I/O (O_DIRECT)")]
+    NoDirectIo {
+        /// As it was given.
+        path: String,
+    },
     /// A check has no result.
     #[error("Could not check '{path}': {source}")]
     Check {
@@ -34,6 +42,27 @@ pub enum Failure {
     /// A request failed and nothing goes on after that.
     #[error("Failed request: {}", describe(.0.errno))]
     Request(IoError),
+    /// The main job failed.
+    #[error("{path}: {source}")]
+    Job {
+        /// Its image.
+        path: String,
+        /// Why.
+        source: JobError,
+    },
+    /// The main job cannot be run as asked.
+    #[error(transparent)]
+    Plan(#[from] PlanError),
+    /// The image of the main job is not as it should be.
+    #[error("{path}: the check found {corruptions} corruptions and {leaks} leaks")]
+    Unclean {
+        /// The image.
+        path: String,
+        /// Corruptions, and what could not be checked.
+        corruptions: u64,
+        /// Leaked clusters.
+        leaks: u64,
+    },
     /// The last flush failed, or what was reserved could not be given back.
     #[error("Could not close the image: {0}")]
     Close(IoError),
@@ -76,7 +105,7 @@ impl Failure {
                 format!("it is {what}, and only regular files can be opened")
             }
             OpenError::NoDirectIo { .. } => {
-                "the file system does not support direct I/O (O_DIRECT)".to_owned()
+                return Failure::NoDirectIo { path: path.display().to_string() };
             }
             other => other.to_string(),
         };

@@ -46,6 +46,17 @@ pub enum CacheMode {
 }
 
 impl CacheMode {
+    /// As the option calls it.
+    pub fn name(self) -> &'static str {
+        match self {
+            CacheMode::None => "none",
+            CacheMode::Writeback => "writeback",
+            CacheMode::Writethrough => "writethrough",
+            CacheMode::Directsync => "directsync",
+            CacheMode::Unsafe => "unsafe",
+        }
+    }
+
     /// Whether the page cache is used.
     pub fn cache(self) -> Cache {
         match self {

@@ -128,12 +128,20 @@ impl Jobs {
             };
             let Some((key, work, waker)) = next else { continue };
             waker.queued.store(false, Ordering::SeqCst);
-            let waker = Waker::from(waker);
-            if work.poll(&mut Context::from_waker(&waker)).is_ready() {
-                self.state.lock().active.try_remove(key);
+            let task = Waker::from(waker.clone());
+            if work.poll(&mut Context::from_waker(&task)).is_ready() {
+                self.forget(key, &waker);
             }
         }
         count > 0
+    }
+
+    /// Takes a job that has ended out. Two queues may find it ended, and its key may be another's by then.
+    fn forget(&self, key: usize, waker: &Arc<JobWaker>) {
+        let mut state = self.state.lock();
+        if state.active.get(key).is_some_and(|active| Arc::ptr_eq(&active.waker, waker)) {
+            state.active.remove(key);
+        }
     }
 
     pub(crate) fn has_ready(&self) -> bool {
@@ -144,10 +152,15 @@ impl Jobs {
         self.turning.fetch_add(1, Ordering::SeqCst);
     }
 
-    /// Ends a turn. Says whether nothing is ready, so that the queue may rest.
+    /// Ends a turn. Says whether nothing is ready, so that the queue may rest. What is ready nevertheless was promised
+    /// to this queue, whose owner may never turn it again: the others are told.
     pub(crate) fn end_turn(&self) -> bool {
         self.turning.fetch_sub(1, Ordering::SeqCst);
-        !self.has_ready()
+        let rest = !self.has_ready();
+        if !rest && let Some(event) = &self.event {
+            event.signal();
+        }
+        rest
     }
 
     /// Drops all jobs where they stand. None of their ops is in flight.
@@ -282,6 +295,38 @@ mod tests {
         assert!(jobs.run());
         assert_eq!(job.result(), Some(3));
         assert_eq!(poll_once(&mut job.join()), Poll::Ready(3));
+    }
+
+    #[test]
+    fn a_job_that_two_queues_find_ended_takes_no_other_with_it() {
+        let jobs = Jobs::new(None);
+        let _first = jobs.start(async {});
+        let (key, waker) = {
+            let state = jobs.state.lock();
+            let (key, active) = state.active.iter().next().unwrap();
+            (key, active.waker.clone())
+        };
+        jobs.run();
+        let second = jobs.start(async {});
+        assert!(jobs.state.lock().active.contains(key), "the key is used again");
+        jobs.forget(key, &waker);
+        jobs.run();
+        assert_eq!(second.result(), Some(()));
+    }
+
+    #[test]
+    fn what_a_turn_leaves_is_told_to_the_other_queues() {
+        let event = Arc::new(EventFd::new().unwrap());
+        let jobs = Jobs::new(Some(event.clone()));
+        jobs.begin_turn();
+        let _job = jobs.start(async {});
+        assert_eq!(event.take(), 0, "the turn will see to it");
+        assert!(!jobs.end_turn());
+        assert_eq!(event.take(), 1);
+        jobs.begin_turn();
+        jobs.run();
+        assert!(jobs.end_turn());
+        assert_eq!(event.take(), 0);
     }
 
     #[test]

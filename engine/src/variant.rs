@@ -39,6 +39,8 @@ pub const NAMES: &[&str] = &[
     "link-taken-for-plain",
     "payload-before-zero-write",
     "failed-cluster-back-with-joiners",
+    "decrement-at-unlink",
+    "every-writer-links",
 ];
 
 /// A rule that can be broken.
@@ -111,6 +113,10 @@ pub enum Variant {
     PayloadBeforeZeroWrite,
     /// The cluster of a failed write goes back although others still write into it.
     FailedClusterBackWithJoiners,
+    /// The next write of a refcount block carries the decrements of what was unlinked.
+    DecrementAtUnlink,
+    /// A joiner links although another writer of its cluster has.
+    EveryWriterLinks,
 }
 
 /// Which rules are broken: none, unless the feature `variants` is on.

@@ -12,7 +12,7 @@ use std::ops::Range;
 use std::rc::Rc;
 use std::sync::Arc;
 
-use blkring_engine::sim::{Cell, Event, OpKind, SimDisk, Stage, World};
+use blkring_engine::sim::{Cell, Event, Fault, Matcher, OpKind, Rule, SimDisk, Stage, World};
 use blkring_engine::{Disk, Flags, IoMem, Request, Result, Turn};
 use blkring_qcow2::Image;
 
@@ -21,6 +21,9 @@ pub use setup::{BACKING, IMAGE, Setup, SimOpener};
 
 /// What a scenario came to: a description of what is wrong, if something is.
 pub type Verdict = std::result::Result<(), String>;
+
+/// The error number that injected faults give.
+pub const EIO: i32 = 5;
 
 /// Bytes of a sector of the guest.
 pub const SECTOR: u64 = 512;
@@ -140,7 +143,17 @@ impl ImageWorld {
         self.try_catch(what).unwrap_or_else(|| panic!("no such op\n{}", self.report()))
     }
 
-    /// The same; `None` if the world comes to rest before.
+    /// The same, but where the world comes to rest before, syncs that are stopped go on. Syncs that run side by side
+    /// are answered together, so an op behind one of them may have to wait for all.
+    pub fn catch_behind_syncs(&mut self, what: impl Fn(&Event) -> bool) -> Event {
+        if let Some(found) = self.try_catch(&what) {
+            return found;
+        }
+        self.stops.retain(|op, _| self.ops[op].0.kind != OpKind::Sync);
+        self.catch(what)
+    }
+
+    /// The same as [`ImageWorld::catch`]; `None` if the world comes to rest before.
     pub fn try_catch(&mut self, what: impl Fn(&Event) -> bool) -> Option<Event> {
         loop {
             self.turn_queues();
@@ -172,6 +185,11 @@ impl ImageWorld {
         }
     }
 
+    /// Lets a stopped op go on to its end, and only it.
+    pub fn advance_to_end(&mut self, op: &Event) {
+        while self.step_op(op.op) {}
+    }
+
     /// Stops nothing about this op any more.
     pub fn release(&mut self, op: &Event) {
         self.stops.remove(&op.op);
@@ -189,12 +207,9 @@ impl ImageWorld {
 
     /// Runs until the request is answered; false if the world comes to rest before.
     pub fn runs_until(&mut self, answer: &Answer) -> bool {
-        while !answer.given() {
-            if !self.step() {
-                return false;
-            }
-        }
-        true
+        // An answer may need turns of queues only.
+        while !answer.given() && self.step() {}
+        answer.given()
     }
 
     /// Runs until the request is answered.
@@ -212,14 +227,48 @@ impl ImageWorld {
             let written = self.fill(0, cluster, byte);
             self.finish(&written);
         }
-        self.flush_and_settle();
+        self.flush_twice();
     }
 
-    /// Flushes and lets everything come to rest.
-    pub fn flush_and_settle(&mut self) {
-        let flushed = self.flush(0);
-        self.finish(&flushed);
-        self.settle();
+    /// Flushes and lets everything come to rest, twice: what is unlinked is recycled or freed then.
+    pub fn flush_twice(&mut self) {
+        for _ in 0..2 {
+            let flushed = self.flush(0);
+            self.finish(&flushed);
+            self.settle();
+        }
+    }
+
+    /// Discards guest clusters, whose host clusters are recycled or freed then.
+    pub fn give_up(&mut self, clusters: Range<u64>) {
+        for cluster in clusters {
+            let gone = self.discard(0, cluster);
+            self.finish(&gone);
+        }
+        self.flush_twice();
+    }
+
+    /// Begins a write into a new guest cluster and stops the refill that it needs at the sync behind it: what the
+    /// refill made can be taken, and is pending.
+    pub fn refill_without_sync(&mut self, cluster: u64) -> (Answer, Event) {
+        let waits = self.write(0, cluster, 0..1, 0x77);
+        let sync = self.catch(|op| op.kind == OpKind::Sync);
+        assert_eq!(self.image.statistics().ready_clusters, 1, "one cluster is there, and pending");
+        (waits, sync)
+    }
+
+    /// Has the first write that touches this op's range fail, after some of its bytes landed.
+    pub fn fail(&self, op: &Event, landed: u64) {
+        let what = Matcher::writes().file(IMAGE).within(op.offset..op.offset + op.len);
+        self.disk.inject(Rule::new(what, Fault::Partial(landed, EIO)));
+    }
+
+    /// A write to the L1 table.
+    pub fn is_l1(&self) -> impl Fn(&Event) -> bool + use<> {
+        let l1 = self.places().l1;
+        move |event| {
+            event.kind == OpKind::Write && crashed::touches(std::slice::from_ref(&l1), event)
+        }
     }
 
     /// What the guest reads now.

@@ -5,34 +5,88 @@ use std::path::Path;
 use blkring_bench::stream::{Direction, Drain, FlushEvery, Stream};
 use blkring_engine::{Access, BufferPool, Flags, IoMem, LaneCounts, Queue, QueueSeed};
 
-use super::Options;
+use clap::Args;
+
+use super::I31;
 use crate::disk::{AnyDisk, Opening};
 use crate::failure::Failure;
-use crate::options::Aio;
+use crate::number::{counts, sizes};
+use crate::options::{Aio, CacheMode};
 
-pub(super) fn run(file: &Path, options: &Options) -> Result<(), Failure> {
+/// Options for a run on FILE.
+#[derive(Args)]
+#[group(skip)]
+#[command(next_help_heading = "Options with FILE")]
+pub(super) struct Options {
+    /// Number of requests.
+    #[arg(short, long, default_value = "75000", allow_negative_numbers = true, requires = "file",
+        value_parser = counts("request count", 1..=I31))]
+    count: u64,
+    /// Bytes of each request.
+    #[arg(short = 's', long, default_value = "4096", allow_negative_numbers = true, requires = "file",
+        value_parser = sizes("buffer size", 1..=I31))]
+    buffer_size: u64,
+    /// Bytes from one request to the next; 0 for the size of a request.
+    #[arg(short = 'S', long, default_value = "0", allow_negative_numbers = true, requires = "file",
+        value_parser = sizes("step size", 0..=I31))]
+    step_size: u64,
+    /// Offset of the first request.
+    #[arg(short, long, default_value = "0", allow_negative_numbers = true, requires = "file",
+        value_parser = sizes("offset", 0..=i64::MAX as u64))]
+    offset: u64,
+    /// Write instead of reading.
+    #[arg(short, long, requires = "file")]
+    write: bool,
+    /// The byte to write.
+    #[arg(long, default_value = "0", allow_negative_numbers = true, requires = "file",
+        value_parser = counts("pattern byte", 0..=255))]
+    pattern: u64,
+    /// Send flushes beside the requests in flight instead of waiting for these.
+    #[arg(long, requires = "file")]
+    no_drain: bool,
+    /// Print what the queue has sent to the kernel.
+    #[arg(long, requires = "file")]
+    stats: bool,
+}
+
+/// All of it: what was given, and what is so by default.
+struct Run<'a> {
+    all: &'a super::Options,
+    own: &'a Options,
+    cache: CacheMode,
+    depth: u64,
+    flush_interval: u64,
+}
+
+pub(super) fn run(file: &Path, all: &super::Options) -> Result<(), Failure> {
+    let options = &Run {
+        all,
+        own: &all.stream,
+        cache: all.cache.unwrap_or(CacheMode::Writeback),
+        depth: all.depth.unwrap_or(64),
+        flush_interval: all.flush_interval.unwrap_or(0),
+    };
     check(options)?;
     let stream = stream(options);
-    let access = if options.write { Access::ReadWrite } else { Access::ReadOnly };
+    let access = if options.own.write { Access::ReadWrite } else { Access::ReadOnly };
     let mut queue = QueueSeed::new(stream.queue_options())?.start()?;
-    let opening =
-        Opening { format: options.format, access, cache: options.cache, policy: options.policy };
+    let opening = Opening { format: all.format, access, cache: options.cache, policy: all.policy };
     let image = AnyDisk::open(&mut queue, file, opening)?;
     let disk = image.attach(&mut queue)?;
     announce(&stream, options);
     let taken = stream.run(&mut queue, &disk, &buffer(options)?)?;
     println!("Run completed in {:.3} seconds.", taken.as_secs_f64());
     image.close(&mut queue)?;
-    if options.stats {
+    if options.own.stats {
         print_statistics(&queue, &image, options);
     }
     Ok(())
 }
 
-fn check(options: &Options) -> Result<(), Failure> {
+fn check(options: &Run<'_>) -> Result<(), Failure> {
     let complaint = if options.flush_interval == 0 {
         return Ok(());
-    } else if !options.write {
+    } else if !options.own.write {
         "--flush-interval is only available in write tests"
     } else if options.flush_interval < options.depth {
         "Flush interval can't be smaller than depth"
@@ -42,38 +96,42 @@ fn check(options: &Options) -> Result<(), Failure> {
     Err(Failure::Usage(complaint.to_owned()))
 }
 
-fn stream(options: &Options) -> Stream {
+fn stream(options: &Run<'_>) -> Stream {
     let small = |value| u32::try_from(value).expect("parsed as below 2^31");
-    let drain = if options.no_drain { Drain::No } else { Drain::Yes };
+    let drain = if options.own.no_drain { Drain::No } else { Drain::Yes };
     let flushes = options.flush_interval > 0 && options.cache.flushes();
     let flush = flushes.then(|| FlushEvery { interval: small(options.flush_interval), drain });
     Stream {
-        count: small(options.count),
+        count: small(options.own.count),
         depth: small(options.depth),
-        step: if options.step_size == 0 { options.buffer_size } else { options.step_size },
-        offset: options.offset,
-        direction: if options.write { Direction::Write } else { Direction::Read },
-        flags: if options.write { options.cache.write_flags() } else { Flags::empty() },
+        step: if options.own.step_size == 0 {
+            options.own.buffer_size
+        } else {
+            options.own.step_size
+        },
+        offset: options.own.offset,
+        direction: if options.own.write { Direction::Write } else { Direction::Read },
+        flags: if options.own.write { options.cache.write_flags() } else { Flags::empty() },
         flush,
     }
 }
 
 /// The buffer of all requests, aligned for direct I/O.
-fn buffer(options: &Options) -> Result<IoMem, Failure> {
-    let bytes = usize::try_from(options.buffer_size)
+fn buffer(options: &Run<'_>) -> Result<IoMem, Failure> {
+    let bytes = usize::try_from(options.own.buffer_size)
         .map_err(|_| Failure::Usage("The buffer does not fit into memory".to_owned()))?;
     let buffer = BufferPool::new(bytes).try_take(bytes).expect("a fresh pool has its first buffer");
     let memory = buffer.mem();
-    memory.fill(0..bytes, u8::try_from(options.pattern).expect("parsed as a byte"));
+    memory.fill(0..bytes, u8::try_from(options.own.pattern).expect("parsed as a byte"));
     Ok(memory)
 }
 
-fn announce(stream: &Stream, options: &Options) {
+fn announce(stream: &Stream, options: &Run<'_>) {
     println!(
         "Sending {} {} requests, {} bytes each, {} in parallel (starting at offset {}, step size {})",
         stream.count,
-        if options.write { "write" } else { "read" },
-        options.buffer_size,
+        if options.own.write { "write" } else { "read" },
+        options.own.buffer_size,
         stream.depth,
         stream.offset,
         stream.step
@@ -83,8 +141,8 @@ fn announce(stream: &Stream, options: &Options) {
     }
 }
 
-fn print_statistics(queue: &Queue, image: &AnyDisk, options: &Options) {
-    let asked = if options.native { Aio::Native } else { options.aio };
+fn print_statistics(queue: &Queue, image: &AnyDisk, options: &Run<'_>) {
+    let asked = if options.all.native { Aio::Native } else { options.all.aio };
     println!("aio: io_uring ({} was asked for)", asked.name());
     println!("ring: {}", queue.ring_flags().unwrap_or_default());
     println!("enters: {}", queue.enters());

@@ -135,7 +135,8 @@ fn guests(first: GuestCluster, count: u64) -> impl Iterator<Item = GuestCluster>
 fn leave(layer: &Layer, state: &mut State, guest: GuestCluster, id: ClaimId, written: Written) {
     let Some(one) = state.in_flight.get_mut(&guest).filter(|one| one.id == id) else { return };
     one.writers -= 1;
-    let links = written == Written::Yes && one.link == Link::NotYet;
+    let unlinked = one.link == Link::NotYet || state.variants.has(Variant::EveryWriterLinks);
+    let links = written == Written::Yes && unlinked;
     if links {
         one.link = Link::Done;
     }

@@ -4,7 +4,7 @@
 //! change that is not on its way. After a failed write the block is dropped and loaded anew: what the disk has is
 //! then what counts.
 
-use std::collections::{BTreeSet, HashMap};
+use std::collections::HashMap;
 use std::ops::Range;
 use std::sync::Arc;
 
@@ -90,6 +90,13 @@ impl Refcounts {
         self.blocks.insert(index, block);
     }
 
+    /// Sets a count to zero where its block is cached. Only a broken variant does that outside the slot.
+    pub(crate) fn decrement_cached(&mut self, cluster: HostCluster, geometry: &Geometry) {
+        if let Some(block) = self.blocks.get_mut(&geometry.refblock_index(cluster)) {
+            *block = with_counts(block, std::iter::once(cluster), 0, geometry).0;
+        }
+    }
+
     /// Forgets a block whose write failed.
     pub(crate) fn forget(&mut self, index: usize) {
         self.blocks.remove(&index);
@@ -125,7 +132,7 @@ pub(crate) fn with_counts(
     clusters: impl Iterator<Item = HostCluster>,
     count: u16,
     geometry: &Geometry,
-) -> (Block, Range<usize>) {
+) -> (Block, std::ops::Range<usize>) {
     let mut changed = Vec::clone(block);
     let (mut first, mut last) = (block.len(), 0);
     for cluster in clusters {
@@ -137,21 +144,21 @@ pub(crate) fn with_counts(
     (Arc::new(changed), first.min(last)..last)
 }
 
-/// Runs of clusters with count zero in `block`, within `range`, at most `want` clusters in all, none of which is one
-/// of `except`.
+/// Runs of clusters within `range` with count zero in `block` that are not taken all the same, at most `want` clusters
+/// in all.
 pub(crate) fn free_runs(
     block: &Block,
     range: Range<HostCluster>,
     want: u64,
-    except: &BTreeSet<HostCluster>,
+    is_taken: impl Fn(HostCluster) -> bool,
     geometry: &Geometry,
 ) -> Vec<(HostCluster, u64)> {
     let mut runs: Vec<(HostCluster, u64)> = Vec::new();
     let mut found = 0;
     let mut cluster = range.start;
     while cluster < range.end && found < want {
-        let free = refcount_get(block, geometry.refcount_index(cluster)) == Some(0);
-        if free && !except.contains(&cluster) {
+        let count = refcount_get(block, geometry.refcount_index(cluster));
+        if count == Some(0) && !is_taken(cluster) {
             found += 1;
             match runs.last_mut() {
                 Some((start, len)) if start.get() + *len == cluster.get() => *len += 1,
@@ -174,13 +181,12 @@ mod tests {
         let used = [0, 1, 2, 5].map(HostCluster::new);
         let (block, touched) = with_counts(&block, used.into_iter(), 1, &geometry);
         assert_eq!(touched, 0..12);
-        let runs = |end, except: &[u64]| {
-            let except = except.iter().copied().map(HostCluster::new).collect();
+        let runs = |end: u64, taken: u64| {
             let range = HostCluster::ZERO..HostCluster::new(end);
-            free_runs(&block, range, 4, &except, &geometry)
+            free_runs(&block, range, 4, |cluster| cluster.get() == taken, &geometry)
         };
-        assert_eq!(runs(256, &[]), [(HostCluster::new(3), 2), (HostCluster::new(6), 2)]);
-        assert_eq!(runs(4, &[]), [(HostCluster::new(3), 1)]);
-        assert_eq!(runs(7, &[3]), [(HostCluster::new(4), 1), (HostCluster::new(6), 1)]);
+        assert_eq!(runs(256, 0), [(HostCluster::new(3), 2), (HostCluster::new(6), 2)]);
+        assert_eq!(runs(4, 0), [(HostCluster::new(3), 1)]);
+        assert_eq!(runs(256, 3), [(HostCluster::new(4), 1), (HostCluster::new(6), 3)]);
     }
 }

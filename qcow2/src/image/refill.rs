@@ -198,8 +198,9 @@ impl Layer {
             // New space at the end is taken as it is wanted; free space before it first.
             let limit = HostCluster::new(end.get().max(cursor.get()) + want).min(range_end);
             let mut state = self.lock();
-            let except = &state.unlinks.to_free;
-            let runs = free_runs(&block, cursor..limit, want, except, &self.geometry);
+            // After a failed cut the disk may show a count of zero whose decrement is still to be written again.
+            let is_taken = |cluster| state.unlinks.to_free.contains(&cluster);
+            let runs = free_runs(&block, cursor..limit, want, is_taken, &self.geometry);
             let Some(&(last, len)) = runs.last() else {
                 state.refcounts.search_from(limit);
                 continue;

@@ -90,8 +90,7 @@ pub(crate) struct Unlinks {
     pub(crate) fresh: Vec<Unlinked>,
     /// In a cut that has landed at that stamp: due when the stamp is durable.
     pub(crate) removed: VecDeque<(Stamp, Unlinked)>,
-    /// Due, unleased, and too many for the pool: their counts go to zero in the next cut. After a failed cut the
-    /// disk may say already that they are free: nobody takes them before they are told from others again.
+    /// Due, unleased, and too many for the pool: their counts go to zero in the next cut.
     pub(crate) to_free: BTreeSet<HostCluster>,
 }
 

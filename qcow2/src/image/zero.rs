@@ -228,6 +228,9 @@ impl Layer {
             old.mapping.host_cluster().filter(|_| new.mapping.host_cluster().is_none())
         {
             state.unlink(host);
+            if self.breaks(Variant::DecrementAtUnlink) {
+                state.refcounts.decrement_cached(host, geometry);
+            }
         }
         Ok(())
     }

@@ -89,6 +89,8 @@ pub(super) fn judge(bytes: &[u8], offset: u64, legal: &[u8]) -> Verdict {
 pub struct Places {
     /// Header, refcount table and L1 table.
     pub fixed: Vec<Range<u64>>,
+    /// The L1 table.
+    pub l1: Range<u64>,
     /// Refcount blocks.
     pub blocks: Vec<Range<u64>>,
     /// L2 tables.
@@ -112,7 +114,9 @@ impl Places {
         ];
         let numbers = |range: &Range<u64>| -> Vec<u64> {
             let index = |at: u64| usize::try_from(at).expect("small");
-            let table = &bytes[index(range.start)..index(range.end)];
+            // The file may end within a table's cluster.
+            let end = index(range.end).min(bytes.len());
+            let table = &bytes[index(range.start)..end];
             (0..table.len() / 8).filter_map(|entry| table_get(table, entry)).collect()
         };
         let cluster = |host| {
@@ -130,6 +134,7 @@ impl Places {
         Places {
             blocks: numbers(&fixed[1]).into_iter().filter_map(block).collect(),
             tables: numbers(&fixed[2]).into_iter().filter_map(table).collect(),
+            l1: fixed[2].clone(),
             fixed,
         }
     }

@@ -1,0 +1,77 @@
+//! The hot path allocates nothing once warm: reads and overwrites of mapped clusters, from submission to completion.
+
+#![allow(clippy::unwrap_used, reason = "a test that cannot go on fails")]
+
+use std::path::Path;
+
+use allocation_counter::measure;
+use blkring_engine::{
+    Access, BufferPool, Flags, IoMem, OpenOptions, Queue, QueueOptions, QueueSeed, Request, Storage,
+};
+use blkring_qcow2::{CreateOptions, FileOpener, Image, ImageOptions, Layout};
+
+const REQUESTS: u64 = 32;
+
+/// One round: as many requests as fit, each at another place, and their completions.
+fn round(queue: &mut Queue, disk: &blkring_engine::Disk, mem: &IoMem) {
+    for i in 0..REQUESTS {
+        let offset = i * 5 * 65536 % disk.size() + 4096;
+        let request = if i % 2 == 0 {
+            Request::read(offset, mem.clone())
+        } else {
+            Request::write(offset, mem.clone())
+        };
+        disk.queue(request, i).unwrap();
+    }
+    let mut answered = 0;
+    while answered < REQUESTS {
+        queue.wait().unwrap();
+        answered += queue.completions().inspect(|c| assert_eq!(c.code(), 0)).count() as u64;
+    }
+}
+
+fn warm_allocations(path: &Path) -> u64 {
+    let layout =
+        Layout::plan(&CreateOptions { size: 64 << 20, ..CreateOptions::default() }).unwrap();
+    let mut bytes = vec![0; usize::try_from(layout.file_length).unwrap()];
+    for write in &layout.writes {
+        let at = usize::try_from(write.offset.get()).unwrap();
+        bytes.resize(bytes.len().max(at + write.bytes.len()), 0);
+        bytes[at..at + write.bytes.len()].copy_from_slice(&write.bytes);
+    }
+    std::fs::write(path, &bytes).unwrap();
+    let options = QueueOptions::with_requests(usize::try_from(REQUESTS).unwrap());
+    let mut queue = QueueSeed::new(options).unwrap().start().unwrap();
+    let storage = Storage::open(path, &OpenOptions::new().access(Access::ReadWrite)).unwrap();
+    let lane = queue.lane();
+    let opener = FileOpener::default();
+    let opening = Image::open(&lane, storage, &opener, ImageOptions::new().writable());
+    let image = queue.block_on(opening).unwrap().unwrap();
+    let disk = queue.attach(&image).unwrap();
+    let buffer = BufferPool::new(4096).try_take(4096).unwrap();
+    let mem = buffer.mem();
+    queue
+        .block_on(async {
+            for i in 0..REQUESTS {
+                disk.write(i * 5 * 65536 + 4096, mem.clone(), Flags::empty()).await.unwrap();
+            }
+            disk.flush().await.unwrap();
+        })
+        .unwrap();
+    for _ in 0..50 {
+        round(&mut queue, &disk, &mem);
+    }
+    let counted = measure(|| {
+        for _ in 0..100 {
+            round(&mut queue, &disk, &mem);
+        }
+    });
+    queue.block_on(image.close()).unwrap().unwrap();
+    counted.count_total
+}
+
+#[test]
+fn reads_and_overwrites_allocate_nothing() {
+    let directory = tempfile::tempdir().unwrap();
+    assert_eq!(warm_allocations(&directory.path().join("image")), 0);
+}
