@@ -2,6 +2,7 @@
 
 mod check;
 mod command;
+mod complaint;
 mod getopt;
 mod session;
 mod text;
