@@ -100,8 +100,9 @@ impl Device {
     }
 }
 
-/// Whether an op did not run at all and may be issued again: interrupted, out of resources for the moment, or
-/// cancelled because the thread that had submitted it ended.
+/// Whether an op did not run at all and may be issued again: interrupted, out of resources for the moment, or given
+/// up because the thread that had submitted it ended. The kernel says ECANCELED of what had not begun then, and EFAULT
+/// of what it would have begun again in the thread's name; memory that is really bad fails at the last try too.
 pub(crate) fn is_interruption(result: i32) -> bool {
-    matches!(-result, libc::EINTR | libc::EAGAIN | libc::ECANCELED)
+    matches!(-result, libc::EINTR | libc::EAGAIN | libc::ECANCELED | libc::EFAULT)
 }

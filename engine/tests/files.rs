@@ -6,7 +6,7 @@ use std::path::Path;
 use std::sync::Arc;
 
 use blkring_engine::{
-    Access, Cache, ExtentKind, Flags, IoMem, OpenOptions, QueueOptions, QueueSeed, Storage,
+    Access, Cache, ExtentKind, Flags, IoMem, OpenOptions, QueueOptions, QueueSeed, Service, Storage,
 };
 
 fn open(path: &Path, cache: Cache) -> Arc<Storage> {
@@ -64,4 +64,44 @@ fn holes_of_a_sparse_file_are_told() {
     // A file system without holes tells of none.
     let solid = vec![(ExtentKind::Data, 4 * MIB), (ExtentKind::Zero, 5 * MIB)];
     assert!(found == holes || found == solid, "{found:?}");
+}
+
+/// A thread that ends while the kernel has its submissions: what would have been tried again in its name fails.
+#[test]
+fn shared_work_outlives_the_thread_that_submitted_it() {
+    const PIECES: u64 = 64;
+    const PIECE: u64 = 128 << 10;
+    let file = tempfile::NamedTempFile::new().unwrap();
+    std::fs::write(file.path(), vec![7; (PIECES * PIECE) as usize]).unwrap();
+    file.as_file().sync_all().unwrap();
+    for _ in 0..10 {
+        // Out of the page cache, so that reads have to wait for the disk.
+        let mut dd = std::process::Command::new("dd");
+        dd.arg(format!("if={}", file.path().display())).args(["iflag=nocache", "count=0"]);
+        assert!(dd.stderr(std::process::Stdio::null()).status().unwrap().success());
+        let storage = open(file.path(), Cache::Cached);
+        let service = Service::new().unwrap();
+        let jobs: Vec<_> = (0..PIECES)
+            .map(|piece| {
+                let (storage, service) = (storage.clone(), service.clone());
+                service.clone().start(async move {
+                    let mem = IoMem::from(vec![0; 4096]);
+                    storage.read(service.lane(), piece * PIECE, &mem).await?;
+                    Ok::<_, blkring_engine::IoError>(mem.to_vec() == [7; 4096])
+                })
+            })
+            .collect();
+        std::thread::scope(|scope| {
+            scope.spawn(|| {
+                let mut queue = QueueSeed::new(QueueOptions::default()).unwrap().start().unwrap();
+                queue.watch_service(&service).unwrap();
+                queue.turn().unwrap();
+            });
+        });
+        let mut queue = QueueSeed::new(QueueOptions::default()).unwrap().start().unwrap();
+        queue.watch_service(&service).unwrap();
+        for job in jobs {
+            assert!(queue.block_on(job.join()).unwrap().unwrap());
+        }
+    }
 }
