@@ -5,8 +5,10 @@
 //! collects these lines, and with `--ci` (`BLKRING_CI=1`) a skip panics instead.
 
 pub mod beside;
+pub mod crowd;
 pub mod fs;
 pub mod image_world;
+pub mod images;
 pub mod mounts;
 pub mod powercut;
 pub mod program;
