@@ -6,6 +6,8 @@
 
 pub mod beside;
 pub mod crowd;
+pub mod deadline;
+pub mod duo;
 pub mod fs;
 pub mod image_world;
 pub mod images;
