@@ -20,9 +20,11 @@ use crate::wake::Wakeups;
 
 pub(crate) struct Inbox {
     pub(crate) incoming: RefCell<VecDeque<Incoming>>,
-    pub(crate) withdrawn: RefCell<Vec<usize>>,
+    withdrawn: RefCell<Vec<Ticket>>,
     pub(crate) completions: RefCell<VecDeque<Completion>>,
-    receipts: RefCell<Slab<Answer>>,
+    receipts: RefCell<Slab<Awaiting>>,
+    /// Requests accepted so far.
+    accepted: Cell<u64>,
     /// Futures that found the queue full; all are woken when a request ends.
     starving: RefCell<Vec<Waker>>,
     unfinished: Cell<usize>,
@@ -35,6 +37,12 @@ pub(crate) struct Incoming {
     pub(crate) port: usize,
     pub(crate) request: Request,
     pub(crate) receipt: usize,
+}
+
+/// An accepted request, until its answer was taken. Keys are used again, numbers are not.
+struct Awaiting {
+    number: u64,
+    answer: Answer,
 }
 
 enum Answer {
@@ -54,6 +62,7 @@ impl Inbox {
             withdrawn: RefCell::default(),
             completions: RefCell::default(),
             receipts: RefCell::default(),
+            accepted: Cell::default(),
             starving: RefCell::default(),
             unfinished: Cell::new(0),
             limit,
@@ -67,22 +76,40 @@ impl Inbox {
         port: usize,
         request: Request,
         answer: Answer,
-    ) -> std::result::Result<usize, WouldBlock> {
+    ) -> std::result::Result<Ticket, WouldBlock> {
         if self.unfinished.get() >= self.limit || self.closing.get() {
             return Err(WouldBlock(request));
         }
         self.unfinished.set(self.unfinished.get() + 1);
-        let receipt = self.receipts.borrow_mut().insert(answer);
+        let number = self.accepted.get();
+        self.accepted.set(number + 1);
+        let receipt = self.receipts.borrow_mut().insert(Awaiting { number, answer });
         self.incoming.borrow_mut().push_back(Incoming { port, request, receipt });
         self.wakeups.kick();
-        Ok(receipt)
+        Ok(Ticket { key: receipt, number })
+    }
+
+    fn withdraw(&self, ticket: Ticket) {
+        self.withdrawn.borrow_mut().push(ticket);
+        self.wakeups.kick();
+    }
+
+    /// What was to be withdrawn since the last call and is not answered.
+    pub(crate) fn withdrawn(&self) -> Vec<usize> {
+        let mut tickets = self.withdrawn.take();
+        let receipts = self.receipts.borrow();
+        tickets.retain(|ticket| {
+            let awaiting = receipts.get(ticket.key).filter(|one| one.number == ticket.number);
+            awaiting.is_some_and(|one| !matches!(one.answer, Answer::Given(_)))
+        });
+        tickets.into_iter().map(|ticket| ticket.key).collect()
     }
 
     /// Gives the one answer of an accepted request.
     pub(crate) fn answer(&self, receipt: usize, result: Result<()>) {
         self.unfinished.set(self.unfinished.get() - 1);
         let mut receipts = self.receipts.borrow_mut();
-        let answer = std::mem::replace(&mut receipts[receipt], Answer::Forgotten);
+        let answer = std::mem::replace(&mut receipts[receipt].answer, Answer::Forgotten);
         let waker = match answer {
             Answer::Listed(user_data) => {
                 receipts.remove(receipt);
@@ -90,7 +117,7 @@ impl Inbox {
                 None
             }
             Answer::Awaited(waker) => {
-                receipts[receipt] = Answer::Given(result);
+                receipts[receipt].answer = Answer::Given(result);
                 waker
             }
             Answer::Forgotten => {
@@ -130,7 +157,10 @@ pub struct Disk {
 
 /// Names a request that was submitted with user data, to withdraw it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Ticket(usize);
+pub struct Ticket {
+    key: usize,
+    number: u64,
+}
 
 impl Disk {
     /// The size in bytes when the target was attached.
@@ -148,7 +178,7 @@ impl Disk {
         request: Request,
         user_data: u64,
     ) -> std::result::Result<Ticket, WouldBlock> {
-        self.inbox.accept(self.port, request, Answer::Listed(user_data)).map(Ticket)
+        self.inbox.accept(self.port, request, Answer::Listed(user_data))
     }
 
     /// Hands a request to the queue and gives a future for its answer. The request belongs to the queue from here
@@ -157,15 +187,15 @@ impl Disk {
     /// # Errors
     /// [`WouldBlock`] as for [`Disk::queue`].
     pub fn submit(&self, request: Request) -> std::result::Result<Receipt, WouldBlock> {
-        let key = self.inbox.accept(self.port, request, Answer::Awaited(None))?;
-        Ok(Receipt { inbox: self.inbox.clone(), key: Some(key) })
+        let ticket = self.inbox.accept(self.port, request, Answer::Awaited(None))?;
+        Ok(Receipt { inbox: self.inbox.clone(), ticket: Some(ticket) })
     }
 
     /// Asks for a request to be given up if it only waits: no operation and no cluster is its own yet. It is then
-    /// answered with ECANCELED; otherwise it goes on. The ticket must be of a request that is not answered.
+    /// answered with ECANCELED; otherwise it goes on. Nothing happens if it is
+    /// answered already.
     pub fn withdraw(&self, ticket: Ticket) {
-        self.inbox.withdrawn.borrow_mut().push(ticket.0);
-        self.inbox.wakeups.kick();
+        self.inbox.withdraw(ticket);
     }
 
     /// Submits when there is room and waits for the answer.
@@ -243,15 +273,14 @@ impl Disk {
 pub struct Receipt {
     inbox: Rc<Inbox>,
     /// `None` once the answer was taken.
-    key: Option<usize>,
+    ticket: Option<Ticket>,
 }
 
 impl Receipt {
     /// As [`Disk::withdraw`]; the receipt still tells how the request ended.
     pub fn withdraw(&self) {
-        if let Some(key) = self.key {
-            self.inbox.withdrawn.borrow_mut().push(key);
-            self.inbox.wakeups.kick();
+        if let Some(ticket) = self.ticket {
+            self.inbox.withdraw(ticket);
         }
     }
 }
@@ -260,13 +289,13 @@ impl Future for Receipt {
     type Output = Result<()>;
 
     fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Result<()>> {
-        let key = self.key.expect("a receipt is not polled after it was ready");
+        let ticket = self.ticket.expect("a receipt is not polled after it was ready");
         let inbox = self.inbox.clone();
         let mut receipts = inbox.receipts.borrow_mut();
-        match &mut receipts[key] {
+        match &mut receipts[ticket.key].answer {
             Answer::Given(_) => {
-                self.key = None;
-                let Answer::Given(result) = receipts.remove(key) else {
+                self.ticket = None;
+                let Answer::Given(result) = receipts.remove(ticket.key).answer else {
                     unreachable!("matched above")
                 };
                 Poll::Ready(result)
@@ -281,12 +310,12 @@ impl Future for Receipt {
 
 impl Drop for Receipt {
     fn drop(&mut self) {
-        let Some(key) = self.key else { return };
+        let Some(ticket) = self.ticket else { return };
         let mut receipts = self.inbox.receipts.borrow_mut();
-        if let Answer::Given(_) = receipts[key] {
-            receipts.remove(key);
+        if let Answer::Given(_) = receipts[ticket.key].answer {
+            receipts.remove(ticket.key);
         } else {
-            receipts[key] = Answer::Forgotten;
+            receipts[ticket.key].answer = Answer::Forgotten;
         }
     }
 }

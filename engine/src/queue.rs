@@ -400,7 +400,7 @@ impl Queue {
             self.tasks.add(Body::Request { pool: port, place, receipt });
             progress = true;
         }
-        for receipt in self.inbox.withdrawn.take() {
+        for receipt in self.inbox.withdrawn() {
             if let Some(key) = self.tasks.of_receipt(receipt) {
                 self.withdraw(key);
             }

@@ -110,3 +110,21 @@ fn retiring_ends_what_runs_and_cancels_what_waits() {
         }
     }
 }
+
+#[test]
+fn a_request_that_is_answered_takes_no_later_one_back() {
+    let (mut world, handles, _) = attached(Setup::new(1, &[0; 8192]).aligned(4096).queues(1));
+    let old = rmw(&handles[0], 1, 1);
+    world.drain().done();
+    let new = rmw(&handles[0], 2, 2);
+    handles[0].withdraw(old);
+    // An answer that was given and not taken yet.
+    let given = handles[0].submit(Request::write(4096, mem(10, 3))).unwrap();
+    world.drain().done();
+    given.withdraw();
+    drop(given);
+    rmw(&handles[0], 4, 4);
+    world.drain().done();
+    assert_eq!(answers(&mut world, 0), [(1, 0), (2, 0), (4, 0)]);
+    _ = new;
+}
