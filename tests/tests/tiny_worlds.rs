@@ -2,15 +2,22 @@
 //! the seed, every request ends, the guest reads what it wrote, and a closed image is clean. With faults on the disk
 //! every request still ends.
 
-use blkring_engine::sim::{Fault, Matcher, OpKind, Rng, Rule};
+use std::cell::RefCell;
+use std::rc::Rc;
+use std::task::Poll;
+
+use blkring_engine::sim::{Fault, Matcher, OpKind, Outcome, Rng, Rule};
 use blkring_engine::{Disk, Flags, IoError, IoMem, QueueOptions, Request};
 use blkring_qcow2::AllocPolicy;
 use blkring_tests::image_world::{IMAGE, ImageWorld, Setup};
 
 const BELOW: u8 = 0xaa;
 
+/// The answer to a request that was taken back.
+const ECANCELED: i32 = 125;
+
 /// Worlds of each kind.
-const SEEDS: u64 = 300;
+const SEEDS: u64 = 500;
 
 /// Guests at work at once. Neighbours share a cluster.
 const GUESTS: u64 = 6;
@@ -52,6 +59,15 @@ struct Guest {
     len: u64,
     cluster: u64,
     model: Vec<u8>,
+    patience: Patience,
+}
+
+/// Whether guests take requests back.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Patience {
+    Endless,
+    /// After a moment, once in a while.
+    Short,
 }
 
 /// What a guest came to.
@@ -76,16 +92,17 @@ impl Guest {
         match self.rng.below(10) {
             0 => self.disk.flush().await,
             1 => {
-                let request = Request::discard(offset, len);
-                self.disk.request(request).await?;
-                self.zero_whole(offset, len);
+                if self.request(Request::discard(offset, len)).await? {
+                    self.zero_whole(offset, len);
+                }
                 Ok(())
             }
             what @ 2..=3 => {
                 let unmap = if what == 2 { Flags::MAY_UNMAP } else { Flags::empty() };
                 let request = Request::write_zeroes(offset, len).with(durable | unmap);
-                self.disk.request(request).await?;
-                self.model[range].fill(0);
+                if self.request(request).await? {
+                    self.model[range].fill(0);
+                }
                 Ok(())
             }
             4..=5 => {
@@ -96,10 +113,33 @@ impl Guest {
             }
             _ => {
                 let byte = u8::try_from(round + 1).expect("few requests");
-                self.disk.write(offset, IoMem::from(vec![byte; size(len)]), durable).await?;
-                self.model[range].fill(byte);
+                let write = Request::write(offset, IoMem::from(vec![byte; size(len)]));
+                if self.request(write.with(durable)).await? {
+                    self.model[range].fill(byte);
+                }
                 Ok(())
             }
+        }
+    }
+
+    /// Whether the request was done; it may have been taken back in time, and has done nothing then.
+    async fn request(&mut self, request: Request) -> Result<bool, IoError> {
+        if self.patience == Patience::Endless || !self.rng.one_in(3) {
+            return self.disk.request(request).await.map(|()| true);
+        }
+        let Ok(receipt) = self.disk.submit(request) else { return Ok(false) };
+        for _ in 0..self.rng.below(20) {
+            let mut rested = false;
+            std::future::poll_fn(|cx| {
+                cx.waker().wake_by_ref();
+                if std::mem::replace(&mut rested, true) { Poll::Ready(()) } else { Poll::Pending }
+            })
+            .await;
+        }
+        receipt.withdraw();
+        match receipt.await {
+            Err(error) if error.errno == ECANCELED => Ok(false),
+            other => other.map(|()| true),
         }
     }
 
@@ -117,16 +157,28 @@ impl Guest {
     }
 }
 
+/// The result of a guest, when it has one.
+type Place = Rc<RefCell<Option<Work>>>;
+
 /// Guests at work; the results when all have ended.
 ///
 /// # Panics
 /// If the world gets stuck, with what it hangs on.
-fn work(seed: u64, world: &mut World, rng: &mut Rng) -> Vec<Work> {
+fn work(seed: u64, world: &mut World, rng: &mut Rng, patience: Patience) -> Vec<Work> {
+    let results = start(world, rng, patience);
+    let done = || results.iter().all(|result| result.borrow().is_some());
+    let outcome = world.w.world.run(done, 2_000_000);
+    assert_eq!(outcome, Outcome::Done, "seed {seed}");
+    results.into_iter().map(|result| result.take().expect("it is done")).collect()
+}
+
+/// Sets guests to work, on both queues in turn.
+fn start(world: &mut World, rng: &mut Rng, patience: Patience) -> Vec<Place> {
     let size = world.w.handle(0).size();
     // Not whole clusters, and not whole sectors.
     let part = size / GUESTS - 77;
     let old = world.backing.unwrap_or(0);
-    let results: Vec<_> = (0..GUESTS)
+    (0..GUESTS)
         .map(|number| {
             let queue = usize::try_from(number % 2).expect("small");
             let guest = Guest {
@@ -136,33 +188,63 @@ fn work(seed: u64, world: &mut World, rng: &mut Rng) -> Vec<Work> {
                 len: part,
                 cluster: world.cluster,
                 model: vec![old; usize::try_from(part).expect("small")],
+                patience,
             };
             world.w.world.start(queue, guest.work())
         })
-        .collect();
-    let done = || results.iter().all(|result| result.borrow().is_some());
-    let outcome = world.w.world.run(done, 2_000_000);
-    assert_eq!(outcome, blkring_engine::sim::Outcome::Done, "seed {seed}");
-    results.into_iter().map(|result| result.take().expect("it is done")).collect()
+        .collect()
+}
+
+/// Closes, and compares what is left with what the guests know.
+fn close_and_compare(seed: u64, mut w: ImageWorld, queue: usize, results: Vec<Work>) {
+    let closed = w.close(queue);
+    assert!(w.runs_until(&closed), "seed {seed}: closing does not end");
+    closed.result().expect("nothing fails on this disk");
+    let left = w.crash(|_| false);
+    let report = left.check();
+    assert!(report.is_clean(), "seed {seed}: {report:?}");
+    for result in results {
+        let (start, model) = result.expect("nothing fails on this disk");
+        let bytes = left.read(start, model.len() as u64).expect("the image is whole");
+        assert!(bytes == model, "seed {seed}: the part at {start}");
+    }
 }
 
 #[test]
 fn every_request_ends_and_every_byte_is_right() {
-    for seed in 0..SEEDS {
-        let mut rng = Rng::new(seed);
-        let mut world = world(seed, &mut rng);
-        let results = work(seed, &mut world, &mut rng);
-        let World { mut w, .. } = world;
-        let closed = w.close(0);
-        w.finish(&closed);
-        let left = w.crash(|_| false);
-        let report = left.check();
-        assert!(report.is_clean(), "seed {seed}: {report:?}");
-        for result in results {
-            let (start, model) = result.expect("nothing fails on this disk");
-            let bytes = left.read(start, model.len() as u64).expect("the image is whole");
-            assert!(bytes == model, "seed {seed}: the part at {start}");
+    for patience in [Patience::Endless, Patience::Short] {
+        for seed in 0..SEEDS {
+            let mut rng = Rng::new(seed);
+            let mut world = world(seed, &mut rng);
+            let results = work(seed, &mut world, &mut rng, patience);
+            close_and_compare(seed, world.w, 0, results);
         }
+    }
+}
+
+/// One queue is retired while its guests are at work, and removed when it has answered all.
+#[test]
+fn a_queue_leaves_in_the_middle() {
+    for seed in 0..SEEDS {
+        let mut rng = Rng::new(seed ^ 0x001e_a7e5);
+        let mut world = world(seed, &mut rng);
+        let mut results = start(&mut world, &mut rng, Patience::Endless);
+        let mut steps = rng.below(1500);
+        let w = &mut world.w;
+        while steps > 0 && w.world.step() {
+            steps -= 1;
+        }
+        w.world.queue(0).retire();
+        while w.world.queue(0).unfinished() > 0 {
+            assert!(w.world.step(), "seed {seed}: a retired queue has unanswered requests");
+        }
+        w.remove(0);
+        // Those of the queue that is left.
+        results = results.into_iter().skip(1).step_by(2).collect();
+        let done = || results.iter().all(|result| result.borrow().is_some());
+        assert_eq!(w.world.run(done, 2_000_000), Outcome::Done, "seed {seed}");
+        let results = results.into_iter().map(|r| r.take().expect("it is done")).collect();
+        close_and_compare(seed, world.w, 1, results);
     }
 }
 
@@ -189,7 +271,7 @@ fn every_request_ends_whatever_fails() {
         let mut rng = Rng::new(seed ^ 0x00fa_0175);
         let mut world = world(seed, &mut rng);
         faults(&world.w, &mut rng);
-        let results = work(seed, &mut world, &mut rng);
+        let results = work(seed, &mut world, &mut rng, Patience::Short);
         failed += results.iter().filter(|result| result.is_err()).count();
         let World { mut w, .. } = world;
         w.disk.clear_faults();
