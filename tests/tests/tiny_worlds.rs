@@ -17,7 +17,7 @@ const BELOW: u8 = 0xaa;
 const ECANCELED: i32 = 125;
 
 /// Worlds of each kind.
-const SEEDS: u64 = 500;
+const SEEDS: u64 = 2000;
 
 /// Guests at work at once. Neighbours share a cluster.
 const GUESTS: u64 = 6;
