@@ -15,6 +15,7 @@ pub mod mounts;
 pub mod powercut;
 pub mod program;
 pub mod report;
+pub mod ring_trace;
 mod sweep;
 pub mod tidy;
 pub mod tools;
