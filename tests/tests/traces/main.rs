@@ -10,6 +10,7 @@
 mod errors;
 mod fifteen;
 mod freeze;
+mod further;
 mod pending;
 mod per_allocation;
 
