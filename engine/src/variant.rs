@@ -9,7 +9,6 @@ pub const NAMES: &[&str] = &[
     "growth-not-serialised",
     "zero-write-widens-to-own-range",
     "rmw-not-serialised",
-    "rmw-ignores-overtaken",
     "payload-after-entry",
     "entry-before-refcount",
     "reuse-before-durable",
@@ -53,8 +52,6 @@ pub enum Variant {
     ZeroWriteWidensToOwnRange,
     /// A read-modify-write does not exclude its neighbours.
     RmwNotSerialised,
-    /// A read-modify-write that was overtaken does not read again.
-    RmwIgnoresOvertaken,
     /// A link over data that is not zero does not wait for a sync of its payload.
     PayloadAfterEntry,
     /// A cluster is used before its refcount is durable.
