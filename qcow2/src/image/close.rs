@@ -60,7 +60,9 @@ impl Layer {
         }
         if let Some(end) = self.end_of_use().await? {
             let size = self.geometry.host_offset(end).get();
-            if size < self.storage.size() {
+            // A block that the disk may name or not stays within the file.
+            let sure = self.lock().refcounts.half_named.is_none();
+            if sure && size < self.storage.size() {
                 self.storage.resize(self.service.lane(), size).await?;
             }
         }

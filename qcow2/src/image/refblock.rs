@@ -25,35 +25,57 @@ impl Layer {
             }
         }
         let cluster = self.geometry.refblock_start(index);
-        if self.lock().metadata.contains(&cluster) {
-            // The range holds the image's own structures, yet nothing counts it.
-            return Err(self.error(
-                Operation::Allocate,
-                self.geometry.host_offset(cluster).get(),
-                libc::EIO,
-            ));
+        {
+            let state = self.lock();
+            let tried = state.refcounts.half_named == Some(index);
+            if state.metadata.contains(&cluster) && !tried {
+                // The range holds the image's own structures, yet nothing counts it.
+                let offset = self.geometry.host_offset(cluster).get();
+                return Err(self.error(Operation::Allocate, offset, libc::EIO));
+            }
         }
         let block = self.block_counting(std::iter::once(cluster));
         self.claim_metadata(cluster, 1);
-        self.write_cluster(cluster, &block).await?;
-        self.sync().await?;
-        let table = self.header.lock().reftable().offset;
-        let (within, bytes) = {
-            let mut state = self.lock();
-            state.refcounts.set_block(index, cluster, &self.geometry);
-            let unit = self.storage.alignment().max(512).min(self.geometry.cluster_size());
-            let start = index as u64 * TABLE_ENTRY_BYTES / unit * unit;
-            let bytes = state.refcounts.table_bytes();
-            let first = usize::try_from(start).expect("the table is in memory");
-            let last = (first + usize::try_from(unit).expect("a sector is small")).min(bytes.len());
-            (start, bytes.get(first..last).expect("the entry lies in the table").to_vec())
+        let made = async {
+            self.write_cluster(cluster, &block).await?;
+            self.sync().await
         };
-        let place = table.get() + within;
-        let lane = self.service.lane();
-        self.storage.write(lane, place, &IoMem::aligned(&bytes), Flags::empty()).await?;
-        self.sync().await?;
+        let made = made.await;
+        if made.is_err() && self.lock().refcounts.half_named != Some(index) {
+            self.unclaim_metadata(cluster, 1);
+        }
+        made?;
+        self.name_block(index, cluster).await?;
         self.lock().refcounts.cache(index, block.clone());
         Ok(block)
+    }
+
+    /// Has the refcount table name a block, durably.
+    async fn name_block(&self, index: usize, cluster: HostCluster) -> Result<()> {
+        let place = self.header.lock().reftable().offset;
+        let table = {
+            let mut state = self.lock();
+            // If this fails nobody knows what the disk has. The block counts itself and nothing else, so both are
+            // right; it keeps its place, and the next attempt writes the same.
+            state.refcounts.half_named = Some(index);
+            state.refcounts.table_with(0, std::iter::once((index, cluster)), &self.geometry)
+        };
+        let unit = self.storage.alignment().max(512).min(self.geometry.cluster_size());
+        let within = index as u64 * TABLE_ENTRY_BYTES / unit * unit;
+        let entries = table
+            .iter()
+            .skip(usize::try_from(within / TABLE_ENTRY_BYTES).expect("the table is in memory"))
+            .take(usize::try_from(unit / TABLE_ENTRY_BYTES).expect("a sector is small"));
+        let bytes: Vec<u8> = entries.flat_map(|raw| raw.to_be_bytes()).collect();
+        let lane = self.service.lane();
+        self.storage
+            .write(lane, place.get() + within, &IoMem::aligned(&bytes), Flags::empty())
+            .await?;
+        self.sync().await?;
+        let mut state = self.lock();
+        state.refcounts.half_named = None;
+        state.refcounts.replace_table(table);
+        Ok(())
     }
 
     /// Replaces the refcount table by one that has an entry `index`. The table, and blocks for the range that it
@@ -79,39 +101,21 @@ impl Layer {
                 libc::EFBIG,
             ));
         }
-        let old = self.header.lock().reftable();
-        let first_table = HostCluster::new(start.get() + blocks);
+        let size = (blocks, clusters);
         self.claim_metadata(start, blocks + clusters);
-        let used = (start.get()..start.get() + blocks + clusters).map(HostCluster::new);
-        let mut made = Vec::new();
-        for number in 0..usize::try_from(blocks).expect("few blocks") {
-            let range = geometry.refblock_start(index + number)
-                ..geometry.refblock_start(index + number + 1);
-            let counted = used.clone().filter(|c| range.contains(c));
-            let block = self.block_counting(counted);
-            let cluster = HostCluster::new(start.get() + number as u64);
-            self.write_cluster(cluster, &block).await?;
-            made.push((index + number, cluster, block));
-        }
-        let bytes = {
-            let mut state = self.lock();
-            state
-                .refcounts
-                .grow_table(usize::try_from(clusters * per_cluster).expect("at most 8 MiB"));
-            for (index, cluster, _) in &made {
-                state.refcounts.set_block(*index, *cluster, geometry);
-            }
-            state.refcounts.table_bytes()
+        let written = self.write_table(index, size).await;
+        let Ok((table, made)) = written else {
+            // The header names none of this.
+            self.unclaim_metadata(start, blocks + clusters);
+            return written.map(drop);
         };
-        let place = geometry.host_offset(first_table);
-        self.storage
-            .write(self.service.lane(), place.get(), &IoMem::aligned(&bytes), Flags::empty())
-            .await?;
-        self.sync().await?;
+        let old = self.header.lock().reftable();
+        let offset = geometry.host_offset(HostCluster::new(start.get() + blocks));
         let clusters = u32::try_from(clusters).expect("at most 8 MiB");
-        self.switch_table(RefTable { offset: place, clusters }).await?;
+        self.switch_table(RefTable { offset, clusters }).await?;
         let mut state = self.lock();
-        for (index, _, block) in made {
+        state.refcounts.replace_table(table);
+        for (index, block) in made {
             state.refcounts.cache(index, block);
         }
         let old_start = geometry.host_cluster(old.offset).get();
@@ -122,6 +126,32 @@ impl Layer {
         Ok(())
     }
 
+    /// Writes the blocks from number `index` on that count a new refcount table and themselves, and behind them that
+    /// table, and makes them durable.
+    async fn write_table(
+        &self,
+        index: usize,
+        (blocks, clusters): (u64, u64),
+    ) -> Result<(Vec<u64>, Vec<(usize, Block)>)> {
+        let geometry = &self.geometry;
+        let start = geometry.refblock_start(index);
+        let used = (start.get()..start.get() + blocks + clusters).map(HostCluster::new);
+        let mut made = Vec::new();
+        for (index, cluster) in (index..).zip(used.clone()).take(saturate(blocks)) {
+            let range = geometry.refblock_start(index)..geometry.refblock_start(index + 1);
+            let block = self.block_counting(used.clone().filter(|c| range.contains(c)));
+            self.write_cluster(cluster, &block).await?;
+            made.push((index, block));
+        }
+        let entries = saturate(clusters * geometry.cluster_size() / TABLE_ENTRY_BYTES);
+        let named = made.iter().map(|(index, _)| *index).zip(used);
+        let table = self.lock().refcounts.table_with(entries, named, geometry);
+        let bytes: Vec<u8> = table.iter().flat_map(|raw| raw.to_be_bytes()).collect();
+        self.write_cluster(HostCluster::new(start.get() + blocks), &bytes).await?;
+        self.sync().await?;
+        Ok((table, made))
+    }
+
     /// Has the header name another refcount table, durably.
     async fn switch_table(&self, table: RefTable) -> Result<()> {
         let bytes = {
@@ -129,7 +159,12 @@ impl Layer {
             header.set_reftable(table);
             header.fixed_bytes()
         };
-        self.write_header(&bytes).await
+        let switched = self.write_header(&bytes).await;
+        if let Err(error) = &switched {
+            // Nobody knows which table is in force: no count may change any more.
+            self.lock().failure.get_or_insert(error.clone());
+        }
+        switched
     }
 
     /// Writes the fixed part of the header in its sector, durably.
@@ -153,8 +188,21 @@ impl Layer {
         state.refcounts.extend_to(HostCluster::new(start.get() + count));
     }
 
+    /// Nothing names these clusters after all.
+    fn unclaim_metadata(&self, start: HostCluster, count: u64) {
+        let mut state = self.lock();
+        for cluster in (start.get()..start.get() + count).map(HostCluster::new) {
+            state.metadata.remove(&cluster);
+        }
+    }
+
+    /// Writes one cluster, or several.
     async fn write_cluster(&self, cluster: HostCluster, bytes: &[u8]) -> Result<()> {
         let place = self.geometry.host_offset(cluster).get();
         self.storage.write(self.service.lane(), place, &IoMem::aligned(bytes), Flags::empty()).await
     }
+}
+
+fn saturate(count: u64) -> usize {
+    usize::try_from(count).unwrap_or(usize::MAX)
 }

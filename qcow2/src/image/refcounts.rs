@@ -27,11 +27,19 @@ pub(crate) struct Refcounts {
     cursor: HostCluster,
     /// The first cluster beyond everything that is or was in use.
     end: HostCluster,
+    /// The block whose table entry may be on the disk or not: its write has failed.
+    pub(crate) half_named: Option<usize>,
 }
 
 impl Refcounts {
     pub(crate) fn new(table: Vec<u64>, end: HostCluster) -> Self {
-        Refcounts { table, blocks: HashMap::new(), cursor: HostCluster::ZERO, end }
+        Refcounts {
+            table,
+            blocks: HashMap::new(),
+            cursor: HostCluster::ZERO,
+            end,
+            half_named: None,
+        }
     }
 
     /// The refcount block for table entry `index`; `None` if there is none or the table is too short.
@@ -59,19 +67,26 @@ impl Refcounts {
         self.table.len()
     }
 
-    /// The table as it is on the disk once `set_block` and `replace_table` have landed.
-    pub(crate) fn table_bytes(&self) -> Vec<u8> {
-        self.table.iter().flat_map(|raw| raw.to_be_bytes()).collect()
+    /// The table with at least `len` entries and these blocks named. It is in force when it has been put into place
+    /// by [`Refcounts::replace_table`]: not before the disk has it.
+    pub(crate) fn table_with(
+        &self,
+        len: usize,
+        blocks: impl Iterator<Item = (usize, HostCluster)>,
+        geometry: &Geometry,
+    ) -> Vec<u64> {
+        let mut table = self.table.clone();
+        table.resize(len.max(table.len()), 0);
+        for (index, block) in blocks {
+            let entry = table.get_mut(index).expect("the caller gave the length for these");
+            *entry = RefTableEntry::Block(block).encode(geometry);
+        }
+        table
     }
 
-    pub(crate) fn set_block(&mut self, index: usize, block: HostCluster, geometry: &Geometry) {
-        let entry = RefTableEntry::Block(block).encode(geometry);
-        *self.table.get_mut(index).expect("the table was grown first") = entry;
-    }
-
-    /// Makes the table `len` entries long.
-    pub(crate) fn grow_table(&mut self, len: usize) {
-        self.table.resize(len.max(self.table.len()), 0);
+    /// The disk has this table now.
+    pub(crate) fn replace_table(&mut self, table: Vec<u64>) {
+        self.table = table;
     }
 
     /// A cached block.

@@ -377,13 +377,17 @@ fn inject(config: &Config, disk: &SimDisk, rng: &mut Rng) {
         return;
     }
     for _ in 0..1 + rng.below(8) {
-        let what = match rng.below(6) {
+        let what = match rng.below(8) {
             0..=2 => Matcher::writes(),
             3 => Matcher::kind(OpKind::Grow).or(OpKind::ZeroRange),
             4 => Matcher::kind(OpKind::Read),
-            _ => Matcher::any(),
+            5 => Matcher::any(),
+            // The refcount table, the first refcount block, the L1 table.
+            _ => {
+                let start = (1 + rng.below(3)) * config.cluster;
+                Matcher::writes().within(start..start + config.cluster)
+            }
         };
-        let what = what.file(IMAGE);
         let errno = if rng.one_in(2) { libc::EIO } else { libc::ENOSPC };
         let fault = match rng.below(3) {
             0 => Fault::Partial(rng.below(8) * SECTOR, errno),
@@ -391,7 +395,8 @@ fn inject(config: &Config, disk: &SimDisk, rng: &mut Rng) {
             1 => Fault::Short(config.alignment.max(SECTOR) * (1 + rng.below(4))),
             _ => Fault::Error(errno),
         };
-        disk.inject(Rule::new(what, fault).after(rng.below(80)).times(1 + rng.below(2)));
+        let spared = if rng.one_in(2) { rng.below(80) } else { rng.below(8) };
+        disk.inject(Rule::new(what.file(IMAGE), fault).after(spared).times(1 + rng.below(2)));
     }
     if config.errors == Errors::Sync {
         let what = Matcher::kind(OpKind::Sync).file(IMAGE);
