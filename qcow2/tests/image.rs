@@ -6,7 +6,8 @@ use std::sync::Arc;
 
 use blkring_engine::{Access, Flags, IoMem, OpenOptions, Queue, QueueOptions, QueueSeed, Storage};
 use blkring_qcow2::{
-    Backing, CheckLimits, CreateOptions, FileOpener, Image, ImageOptions, Layout, check,
+    AllocPolicy, Backing, CheckLimits, CreateOptions, FileOpener, Image, ImageOptions, Layout,
+    check,
 };
 
 fn create(path: &Path, options: &CreateOptions) {
@@ -195,4 +196,30 @@ fn what_a_crash_left_reserved_is_used_again() {
     drop(image);
     assert_clean(&path);
     assert!(std::fs::metadata(&path).unwrap().len() / 65536 <= used);
+}
+
+#[test]
+fn an_image_that_counts_its_own_tables_as_free_is_not_destroyed() {
+    use std::os::unix::fs::FileExt;
+    let directory = tempfile::tempdir().unwrap();
+    for policy in [AllocPolicy::Ahead, AllocPolicy::PerAllocation] {
+        for cluster in 0..4 {
+            let path = directory.path().join(format!("image-{policy:?}-{cluster}"));
+            create(&path, &CreateOptions { size: 1 << 20, ..CreateOptions::default() });
+            let file = std::fs::File::options().write(true).open(&path).unwrap();
+            file.write_all_at(&[0, 0], 2 * 65536 + 2 * cluster).unwrap();
+            let before = std::fs::read(&path).unwrap();
+            let mut queue = queue();
+            let image = open(&mut queue, &path, ImageOptions::new().writable().policy(policy));
+            let disk = queue.attach(&image).unwrap();
+            let written = queue.block_on(disk.write(0, IoMem::from(vec![1; 512]), Flags::empty()));
+            assert_eq!(written.unwrap().unwrap_err().errno, 5);
+            drop(image);
+            drop(queue);
+            let after = std::fs::read(&path).unwrap();
+            assert!(after[80..] == before[80..], "nothing but the header has changed");
+            assert_eq!(after[79], before[79] | 2, "the corrupt bit is set");
+            assert!(after[..79] == before[..79]);
+        }
+    }
 }

@@ -42,6 +42,7 @@ const FOUND: &[(u64, u64, Focus, &str)] = &[
         failing_cuts,
         "a cluster whose decrement had failed was given away, then decremented again",
     ),
+    (4, 6, growing_tables, "a refcount block was used whose table entry had not been written"),
 ];
 
 /// The seeds that have found something once, and the one that `BLKRING_SEED` asks for.
@@ -106,6 +107,12 @@ fn failing_cuts(config: &mut Config) {
     (config.cluster, config.clusters) = (512, 12);
     (config.reserve, config.held_back, config.requests) = (1, 1, 3);
     config.length = 70;
+}
+
+fn growing_tables(config: &mut Config) {
+    with_errors(config);
+    config.cluster = 512;
+    config.free_space = FreeSpace::TableNearlyFull;
 }
 
 /// Seeds that a variant must be found in.

@@ -69,6 +69,11 @@ impl Layer {
             often && result.is_ok()
         };
         let result = if sync { self.sync().await } else { result };
+        let marking = self.lock().work.marking.clone();
+        if let Some(marking) = marking {
+            // It needed the slot. Whoever is told of the damage finds the image marked.
+            drop(marking.join().await);
+        }
         self.lock().work.refill = None;
         result
     }
@@ -205,6 +210,11 @@ impl Layer {
                 state.refcounts.search_from(limit);
                 continue;
             };
+            // A count of zero for the image's own structures: zeroing them would be the end of it.
+            let hit = runs.iter().find_map(|&(at, len)| self.metadata_hit(&state, at, len));
+            if let Some(hit) = hit {
+                return Err(self.found_corrupt(&mut state, hit).0);
+            }
             let next = HostCluster::new(last.get() + len);
             if self.geometry.host_offset(next).get() >= crate::geometry::MAX_HOST_OFFSET {
                 return Err(self.error(Operation::Allocate, u64::MAX, libc::EFBIG));

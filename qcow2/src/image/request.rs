@@ -9,6 +9,7 @@ use blkring_engine::{
 
 use super::cut::Holder;
 use super::layer::Layer;
+use super::state::{SharedJob, State};
 use super::write::Grant;
 use super::{Image, Life};
 use crate::address::HostOffset;
@@ -81,16 +82,9 @@ impl Image {
 
     /// Marks the image as damaged: a mapping leads into its own structures. Nothing is written to it any more.
     pub(super) async fn mark_corrupt(&self, at: HostOffset) -> IoError {
-        let error = self.error(Operation::Map, at.get(), libc::EIO);
-        let marking = {
+        let (error, marking) = {
             let mut state = self.top.lock();
-            state.failure.get_or_insert(error.clone());
-            let layer = self.top.clone();
-            state
-                .work
-                .marking
-                .get_or_insert_with(|| self.service.start(layer.mark_corrupt(at)))
-                .clone()
+            self.top.found_corrupt(&mut state, at)
         };
         drop(marking.join().await);
         error
@@ -98,10 +92,24 @@ impl Image {
 }
 
 impl Layer {
+    /// Something would be written over the image's own structures at `at`: nothing is written any more, and the job
+    /// that marks the image begins. Who holds the slot must not wait for it.
+    pub(super) fn found_corrupt(
+        self: &Arc<Self>,
+        state: &mut State,
+        at: HostOffset,
+    ) -> (IoError, SharedJob) {
+        let error = self.error(Operation::Map, at.get(), libc::EIO);
+        state.failure.get_or_insert(error.clone());
+        let layer = self.clone();
+        let begin = || self.service.start(layer.mark_corrupt(at));
+        (error, state.work.marking.get_or_insert_with(begin).clone())
+    }
+
     /// Sets the corrupt bit, durably. Under the slot: a refill may be about to name another refcount table.
     async fn mark_corrupt(self: Arc<Self>, at: HostOffset) -> Result<()> {
         let path = self.storage.path();
-        tracing::error!(%path, offset = at.get(), "a mapping leads into metadata: marked corrupt");
+        tracing::error!(%path, offset = at.get(), "something leads into metadata: marked corrupt");
         self.take_slot(Holder::Marking, |_, _| ()).await;
         let bytes = {
             let mut header = self.header.lock();
