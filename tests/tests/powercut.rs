@@ -92,6 +92,11 @@ fn per_allocation(config: &mut Config) {
 fn on_an_old_kernel(config: &mut Config) {
     per_allocation(config);
     config.kernel = Kernel::OldXfs;
+    // Many writes in flight, into new space far and near.
+    config.base = Base::None;
+    config.free_space = FreeSpace::None;
+    (config.reserve, config.requests, config.queues) = (16, 6, 2);
+    (config.depth, config.queue_depth) = (8, 8);
 }
 
 fn padding(config: &mut Config) {
