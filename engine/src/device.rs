@@ -20,7 +20,7 @@ pub struct Device {
     /// Operations that changed anything and have *completed*: what a flush must cover. Counted at completion, since
     /// an fdatasync covers only what had completed when it began.
     changes: AtomicU64,
-    /// The error number of a failed fdatasync: what it should have made durable may be lost, and no later one that
+    /// The error number of a failed fdatasync or durable write: what it should have made durable may be lost, and no later one that
     /// succeeds would say so.
     failed_sync: AtomicI32,
 }
@@ -63,7 +63,7 @@ impl Device {
         }
     }
 
-    /// The error number of a failed fdatasync, 0 if none has failed.
+    /// The error number of a failed fdatasync or durable write, 0 if none has failed.
     pub(crate) fn failed_sync(&self) -> i32 {
         self.failed_sync.load(Ordering::Acquire)
     }
@@ -78,8 +78,12 @@ impl Device {
                 }
                 return;
             }
-            // A failed write may have changed anything.
+            // A failed write may have changed anything. A durable one reports, and uses up, errors of writing back
+            // what others wrote before: the next fdatasync would not hear of them again.
             Verb::Write | Verb::WriteDurable => {
+                if op.verb == Verb::WriteDurable && result < 0 && !is_interruption(result) {
+                    self.failed_sync.store(-result, Ordering::Release);
+                }
                 if result > 0 {
                     self.size
                         .fetch_max(op.offset + u64::from(result.unsigned_abs()), Ordering::AcqRel);

@@ -65,7 +65,7 @@ impl Inbox {
             accepted: Cell::default(),
             starving: RefCell::default(),
             unfinished: Cell::new(0),
-            limit,
+            limit: limit.max(1),
             closing: Cell::new(false),
             wakeups,
         })

@@ -3,6 +3,8 @@
 //! A turn of a queue is flat: reap completions, take in new requests, poll the tasks that were woken, send what they
 //! issued. Completions are collected before anything runs because of them.
 
+mod removal;
+
 use std::future::Future;
 use std::io;
 use std::marker::PhantomData;
@@ -11,7 +13,6 @@ use std::rc::Rc;
 use std::sync::Arc;
 use std::task::{Context as TaskContext, Poll};
 
-use crate::error::{IoError, Operation};
 use crate::inbox::{Disk, Inbox, Incoming};
 use crate::lane::{Lane, LaneCounts, LaneKind, Sent};
 use crate::request::Completion;
@@ -107,6 +108,7 @@ impl QueueSeed {
             batch: Vec::new(),
             completed: Vec::new(),
             enters: 0,
+            turning: false,
             _one_thread: PhantomData,
         })
     }
@@ -127,6 +129,8 @@ pub struct Queue {
     batch: Vec<usize>,
     completed: Vec<Completed>,
     enters: u64,
+    /// Whether the services count on this queue to look at what is ready.
+    turning: bool,
     _one_thread: PhantomData<*const ()>,
 }
 
@@ -219,12 +223,16 @@ impl Queue {
     fn pass(&mut self) -> io::Result<Turn> {
         self.wakeups.get_up();
         self.services.iter().for_each(|service| service.begin_turn());
+        self.turning = true;
         let result = self.rounds();
-        let mut resting = self.wakeups.lie_down();
-        for service in &self.services {
-            resting &= service.end_turn();
-        }
+        let resting = self.wakeups.lie_down() & self.end_turn();
         Ok(if result? || !resting { Turn::Busy } else { Turn::Idle })
+    }
+
+    fn end_turn(&mut self) -> bool {
+        self.turning = false;
+        let still = self.services.iter().filter(|service| !service.end_turn());
+        still.count() == 0
     }
 
     /// Reaps, then takes in, polls and sends until there is nothing left to do, or for long enough.
@@ -330,25 +338,6 @@ impl Queue {
     /// How often the kernel was entered for this queue's ring.
     pub fn enters(&self) -> u64 {
         self.enters
-    }
-
-    /// Begins the removal of the queue: nothing more is accepted, what only waits is answered with ECANCELED, the
-    /// rest runs to its end. The queue may be dropped when [`Queue::unfinished`] is 0.
-    pub fn retire(&mut self) {
-        self.inbox.close();
-        self.take_in();
-        for key in self.tasks.keys() {
-            self.withdraw(key);
-        }
-    }
-
-    fn withdraw(&mut self, key: usize) {
-        let Some(Body::Request { pool, place, receipt }) = self.tasks.get_mut(key) else { return };
-        let (pool, place, receipt) = (*pool, *place, *receipt);
-        if self.ports[pool].withdraw(place) {
-            self.tasks.remove(key);
-            self.inbox.answer(receipt, Err(canceled()));
-        }
     }
 
     fn reap(&mut self) -> io::Result<bool> {
@@ -471,23 +460,5 @@ impl Queue {
             self.enters += 1;
         }
         Ok(())
-    }
-}
-
-fn canceled() -> IoError {
-    IoError::new(&"request".into(), Operation::Open, 0, libc::ECANCELED)
-}
-
-impl Drop for Queue {
-    /// Waits for the operations in the kernel: their memory and grants are released no earlier.
-    fn drop(&mut self) {
-        while self.uring.is_some() && self.lane.unfinished() > 0 {
-            let settled = self.send().and_then(|_| self.enter(1)).and_then(|()| self.reap());
-            if let Err(error) = settled {
-                tracing::error!(%error, "a queue's operations could not be waited for; their memory is leaked");
-                std::mem::forget(self.lane.clone());
-                return;
-            }
-        }
     }
 }

@@ -45,6 +45,21 @@ impl AsRawFd for EventFd {
     }
 }
 
+/// Takes O_NONBLOCK off an open file: a ring would answer EAGAIN where the file system cannot tell beforehand whether
+/// it has to wait.
+pub(crate) fn set_blocking(file: &File) -> io::Result<()> {
+    // SAFETY: F_GETFL takes no argument. Test: `a_pipe_is_refused_at_once` has a regular file beside it.
+    let flags = unsafe { libc::fcntl(file.as_raw_fd(), libc::F_GETFL) };
+    if flags < 0 {
+        return Err(io::Error::last_os_error());
+    }
+    // SAFETY: F_SETFL takes a number. Test: as above.
+    match unsafe { libc::fcntl(file.as_raw_fd(), libc::F_SETFL, flags & !libc::O_NONBLOCK) } {
+        0 => Ok(()),
+        _ => Err(io::Error::last_os_error()),
+    }
+}
+
 /// Waits until `fd` is readable or `milliseconds` are over.
 pub(crate) fn wait_readable(fd: RawFd, milliseconds: i32) {
     let mut poll = libc::pollfd { fd, events: libc::POLLIN, revents: 0 };

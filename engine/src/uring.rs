@@ -30,6 +30,9 @@ pub(crate) struct Uring {
 /// Set-up flags that are asked for together, with their names.
 type FlagSet = (&'static str, fn(&mut io_uring::Builder));
 
+/// None of them, for kernels before Linux 5.18.
+const BARE: FlagSet = ("", |_| ());
+
 /// Who will enter a ring.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Issuer {
@@ -118,26 +121,36 @@ impl Uring {
     pub(crate) fn new(entries: u32, issuer: Issuer) -> Result<Self, RingUnavailable> {
         let sets: &[FlagSet] = match issuer {
             Issuer::One => &[
-                ("SINGLE_ISSUER DEFER_TASKRUN TASKRUN_FLAG", |b| {
-                    b.setup_single_issuer().setup_defer_taskrun().setup_taskrun_flag();
+                ("SINGLE_ISSUER DEFER_TASKRUN TASKRUN_FLAG SUBMIT_ALL", |b| {
+                    b.setup_single_issuer()
+                        .setup_defer_taskrun()
+                        .setup_taskrun_flag()
+                        .setup_submit_all();
                 }),
-                ("SINGLE_ISSUER COOP_TASKRUN TASKRUN_FLAG", |b| {
-                    b.setup_single_issuer().setup_coop_taskrun().setup_taskrun_flag();
+                ("SINGLE_ISSUER COOP_TASKRUN TASKRUN_FLAG SUBMIT_ALL", |b| {
+                    b.setup_single_issuer()
+                        .setup_coop_taskrun()
+                        .setup_taskrun_flag()
+                        .setup_submit_all();
                 }),
-                ("COOP_TASKRUN TASKRUN_FLAG", |b| {
-                    b.setup_coop_taskrun().setup_taskrun_flag();
+                ("COOP_TASKRUN TASKRUN_FLAG SUBMIT_ALL", |b| {
+                    b.setup_coop_taskrun().setup_taskrun_flag().setup_submit_all();
                 }),
-                ("", |_| ()),
+                BARE,
             ],
             // Completions of a shared ring must come in although its last submitter never enters the kernel again,
             // so task work may not be deferred.
-            Issuer::Many => &[("", |_| ())],
+            Issuer::Many => &[
+                ("SUBMIT_ALL", |b| {
+                    b.setup_submit_all();
+                }),
+                BARE,
+            ],
         };
         let mut last = None;
         for (setup, apply) in sets {
             let mut builder = IoUring::builder();
             apply(&mut builder);
-            builder.setup_submit_all();
             if issuer == Issuer::One {
                 builder.setup_r_disabled();
             }

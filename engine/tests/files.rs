@@ -105,3 +105,33 @@ fn shared_work_outlives_the_thread_that_submitted_it() {
         }
     }
 }
+
+#[test]
+fn a_pipe_is_refused_at_once() {
+    let directory = tempfile::tempdir().unwrap();
+    let pipe = directory.path().join("pipe");
+    let made = std::process::Command::new("mkfifo").arg(&pipe).status().unwrap();
+    assert!(made.success());
+    let (send, receive) = std::sync::mpsc::channel();
+    std::thread::spawn(move || send.send(Storage::open(&pipe, &OpenOptions::new()).is_err()));
+    let refused = receive.recv_timeout(std::time::Duration::from_secs(10));
+    assert!(refused.expect("it does not wait for a writer"));
+    // Files are not opened in the mode that pipes are: ops on them may wait.
+    let file = tempfile::NamedTempFile::new().unwrap();
+    let storage = open(file.path(), Cache::Cached);
+    let flags = std::fs::read_dir("/proc/self/fd").unwrap().filter_map(|fd| {
+        let fd = fd.unwrap();
+        let same = std::fs::read_link(fd.path()).is_ok_and(|target| target == file.path());
+        let info = std::path::Path::new("/proc/self/fdinfo").join(fd.file_name());
+        same.then(|| std::fs::read_to_string(info).unwrap())
+    });
+    let flags: Vec<u32> = flags
+        .map(|info| {
+            let line = info.lines().find(|line| line.starts_with("flags:")).unwrap();
+            u32::from_str_radix(line["flags:".len()..].trim(), 8).unwrap()
+        })
+        .collect();
+    assert!(flags.len() >= 2, "the storage is open: {flags:?}");
+    assert!(flags.iter().all(|flags| flags & libc::O_NONBLOCK as u32 == 0), "{flags:?}");
+    drop(storage);
+}

@@ -1,7 +1,10 @@
 //! Queues on memory and on real files: the submission contract, alignment, wake-ups, removal.
 #![allow(clippy::unwrap_used, reason = "helpers of tests: a failed step fails the test")]
 
+use std::future::Future;
+use std::pin::Pin;
 use std::sync::Arc;
+use std::task::{Context, Poll, Waker};
 
 use blkring_engine::{
     Access, Cache, Flags, IoMem, OpenOptions, Queue, QueueOptions, QueueSeed, RawDisk, Request,
@@ -191,4 +194,25 @@ fn many_threads_share_a_storage() {
         assert_eq!(piece, vec![(i % 4) as u8 + 1; 100], "piece {i}");
     }
     assert!(disk.storage().statistics().waited > 0, "neighbours in one block must have met");
+}
+
+fn poll_once<F: Future + Unpin>(future: &mut F) -> Poll<F::Output> {
+    Pin::new(future).poll(&mut Context::from_waker(Waker::noop()))
+}
+
+#[test]
+fn a_dropped_queue_answers_what_it_had_accepted() {
+    let disk = memory_disk(4096);
+    let mut queue = queue(2);
+    let handle = queue.attach(&disk).unwrap();
+    let held = disk.storage().clone();
+    let mut started = handle.submit(Request::write(0, IoMem::from(vec![5; 512]))).unwrap();
+    queue.turn().unwrap();
+    let mut waits = handle.submit(Request::write(0, IoMem::from(vec![6; 512]))).unwrap();
+    drop(queue);
+    assert!(poll_once(&mut started).is_ready());
+    let Poll::Ready(result) = poll_once(&mut waits) else { panic!("nobody will answer it") };
+    assert_eq!(result.unwrap_err().errno, libc::ECANCELED);
+    assert!(handle.submit(Request::flush()).is_err(), "nobody would ever do it");
+    assert_eq!(held.statistics().running, 0);
 }

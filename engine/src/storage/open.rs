@@ -115,14 +115,14 @@ impl Storage {
             let errno = error.raw_os_error().unwrap_or(libc::EIO);
             OpenError::from(IoError::new(&name, Operation::Open, 0, errno))
         };
-        let flags = match options.cache {
-            Cache::Cached => 0,
-            Cache::Direct => libc::O_DIRECT,
-        };
+        let direct = options.cache == Cache::Direct;
+        let flags = if direct { libc::O_DIRECT } else { 0 };
         let write = options.access == Access::ReadWrite;
+        // Opening a pipe would wait for its other end; a name may come from an image.
+        let flags = flags | libc::O_NONBLOCK;
         let opening = fs::OpenOptions::new().read(true).write(write).custom_flags(flags).open(path);
         let file = match opening {
-            Err(error) if flags != 0 && error.raw_os_error() == Some(libc::EINVAL) => {
+            Err(error) if direct && error.raw_os_error() == Some(libc::EINVAL) => {
                 return Err(OpenError::NoDirectIo { path: name });
             }
             other => other.map_err(failed)?,
@@ -131,6 +131,7 @@ impl Storage {
         if let Some(what) = kind_of(metadata.file_type()) {
             return Err(OpenError::NotRegular { path: name, what });
         }
+        sys::set_blocking(&file).map_err(failed)?;
         let (alignment, memory_alignment) = alignment(&file, options.cache);
         let device = Device::new(name, Kind::File(file), metadata.len());
         let buffers = BufferPool::new(options.buffer_budget);

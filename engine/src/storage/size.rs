@@ -17,6 +17,10 @@ impl Storage {
     pub async fn grow(&self, lane: &Lane, size: u64) -> Result<()> {
         self.check_writable(Operation::Resize, size)?;
         self.check_range(Operation::Resize, size, 0)?;
+        if self.size() >= size {
+            // Nothing to do, and nobody to wait for.
+            return Ok(());
+        }
         let guard = self.alone_from_end(size).await;
         let old = self.size();
         if old >= size {

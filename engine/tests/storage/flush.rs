@@ -237,3 +237,18 @@ fn a_flush_waits_for_the_word_of_those_beside_it() {
         assert_eq!(flush.borrow_mut().take().unwrap().unwrap_err().errno, libc::EIO);
     }
 }
+
+/// The sync within a durable write is told of a failure to write back what others wrote, and no later one is.
+#[test]
+fn after_a_failed_durable_write_every_flush_fails() {
+    let mut bench = bench();
+    write(&mut bench, 0, 1);
+    let durable = Matcher::kind(OpKind::WriteDurable);
+    bench.disk.inject(Rule::new(durable, Fault::Error(libc::EIO)));
+    let result = bench.run(|storage, lane| async move {
+        storage.write(&lane, 4096, &mem(512, 2), Flags::FUA).await
+    });
+    assert_eq!(result.map_err(|error| error.errno), Err(libc::EIO));
+    assert_eq!(flush(&mut bench), Err(libc::EIO));
+    assert_eq!(flush(&mut bench), Err(libc::EIO));
+}
