@@ -43,6 +43,7 @@ pub use statistics::ImageStatistics;
 
 use layer::Layer;
 use plan::BackingEnd;
+use state::SharedJob;
 use statistics::Counters;
 
 /// An opened qcow2 image.
@@ -50,15 +51,24 @@ use statistics::Counters;
 /// All requests go through queues ([`Queue::attach`](blkring_engine::Queue::attach)); control operations are methods.
 pub struct Image {
     top: Arc<Layer>,
-    /// What lies below the top, nearest first.
-    backing: Vec<Member>,
+    chain: Arc<Chain>,
     tracker: Arc<Tracker>,
-    buffers: Arc<BufferPool>,
     service: Arc<Service>,
     counters: Counters,
     info: ImageInfo,
-    /// The lock *life*: whether requests are still taken.
-    life: Mutex<Life>,
+    /// Requests of several parts, each of which is admitted alone: closing waits for them as a whole.
+    parts: Arc<Tracker>,
+    /// The lock *closing*: the job that closes the image, from when no request is taken any more.
+    closing: Mutex<Option<SharedJob>>,
+}
+
+/// The files that reads go through, with the buffers for copies. Shared work keeps this, never the image: the image
+/// goes when its last user does, and its drop waits for that work.
+struct Chain {
+    top: Arc<Layer>,
+    /// What lies below the top, nearest first.
+    backing: Vec<Member>,
+    buffers: Arc<BufferPool>,
 }
 
 /// One file below the top of a chain.
@@ -75,12 +85,6 @@ impl Member {
             Member::Raw(storage) => storage.size(),
         }
     }
-}
-
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Life {
-    Open,
-    Closed,
 }
 
 /// What is known of an image without reading its tables.
@@ -120,7 +124,7 @@ impl Image {
 
     /// How far anything below the top may have bytes.
     fn backing_end(&self) -> BackingEnd {
-        BackingEnd(self.backing.first().map_or(0, Member::size))
+        BackingEnd(self.chain.backing.first().map_or(0, Member::size))
     }
 
     /// Makes everything answered before durable: a cut that is frozen from now on, and an fdatasync.

@@ -253,3 +253,48 @@ fn two_writers_of_one_new_cluster() {
     );
     assert!(!second_writer_is_seen(&per_allocation.backing(BELOW)));
 }
+
+/// A refill that finds room before the end of the file changes no size, so it waits for no write behind that room.
+#[test]
+fn a_write_behind_the_room_that_a_refill_finds() {
+    let mut w = Setup::new(16).queues(2).make();
+    w.prepare(0..6, 0x11);
+    w.give_up(0..4);
+    w.flush_twice();
+    w.write(0, 5, 0..1, 0x22);
+    let data = w.catch(w.is_data());
+    w.abandon(0);
+    w.release(&data);
+    let end = w.image.storage().size();
+    for cluster in 8..12 {
+        let written = w.fill(1, cluster, 0x33);
+
+        w.finish(&written);
+    }
+    assert_eq!(w.image.storage().size(), end, "there was room");
+}
+
+/// The queue of a write is dropped while the disk zeroes the cluster for it. The cluster goes to nobody before that is
+/// over, or the zeros would land on another one's bytes.
+#[test]
+fn a_zero_write_of_a_dropped_queue() {
+    for seed in 0..4 {
+        let setup = Setup::new(16).seed(seed).queues(2).policy(AllocPolicy::PerAllocation);
+        let mut w = setup.make();
+        w.prepare(0..3, 0x11);
+        // Old space inside the file: its zero-write changes no size and keeps nobody waiting.
+        w.give_up(0..1);
+        w.write(0, 5, 0..1, 0x22);
+        let zeroed = w.catch(|op| op.kind == OpKind::ZeroRange);
+        w.remove(0);
+        let written = w.write(1, 7, 0..8, 0x33);
+        w.finish(&written);
+        w.release(&zeroed);
+        w.settle();
+        assert!(w.read(1, 7 * 4096, 4096) == [0x33; 4096], "seed {seed}: it was answered");
+        let closed = w.close(1);
+        w.finish(&closed);
+        let report = w.crash(|_| false).check();
+        assert!(report.is_clean(), "seed {seed}: {report:?}");
+    }
+}

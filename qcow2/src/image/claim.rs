@@ -80,6 +80,14 @@ impl Claim {
         Claim { layer: layer.clone(), id, first, count, open: true }
     }
 
+    /// A further hold on guest clusters in flight, for a job to adopt.
+    pub(crate) fn hold(layer: &Layer, state: &mut State, first: GuestCluster, count: u64) {
+        for guest in guests(first, count) {
+            state.in_flight.get_mut(&guest).expect("the caller has put it there").writers += 1;
+        }
+        state.slices.pin(layer.geometry.slice_number(first));
+    }
+
     /// Joins the writers of a guest cluster in flight.
     pub(crate) fn join(layer: &Arc<Layer>, state: &mut State, cluster: GuestCluster) -> Self {
         let one = state.in_flight.get_mut(&cluster).expect("the caller has looked");

@@ -6,38 +6,63 @@ use std::sync::Arc;
 use blkring_engine::tracker::{Class, Span};
 use blkring_engine::{Access, Result};
 
+use super::Image;
+use super::cut::Holder;
 use super::layer::Layer;
 use super::refcounts::with_counts;
-use super::{Image, Life};
+use super::state::SharedJob;
 use crate::address::HostCluster;
 use crate::entry::refcount_get;
+
+/// Bytes of empty refcount blocks read at most in the search for the end of the file.
+const MAX_READ: u64 = 128 << 20;
 
 impl Image {
     /// Waits for all requests, makes everything durable, gives the reservation back and cuts the file behind the
     /// last cluster in use. Requests that come later are answered with ESHUTDOWN. Run it on a queue that is attached
-    /// to the image.
+    /// to the image. Closing goes on if this future is dropped; a second call waits for the same and answers the same.
     ///
     /// # Errors
     /// What the last flush or the return met. What was flushed before is safe; clusters may be leaked.
     pub async fn close(self: &Arc<Self>) -> Result<()> {
-        if std::mem::replace(&mut *self.life.lock(), Life::Closed) == Life::Closed {
-            return Ok(());
-        }
-        let _all = self.tracker.begin(Span::to_infinity(0), Class::Serialising).await;
-        if self.top.storage.access() == Access::ReadOnly {
-            return Ok(());
-        }
-        let refill = self.top.lock().work.refill.clone();
-        if let Some(refill) = refill {
-            // Its failure is no failure of closing.
-            drop(refill.join().await);
-        }
-        self.flush_metadata().await?;
-        self.top.give_back().await
+        let job = self.closing.lock().get_or_insert_with(|| self.closing_job()).clone();
+        job.join().await
+    }
+
+    fn closing_job(&self) -> SharedJob {
+        let (parts, requests, top) = (self.parts.clone(), self.tracker.clone(), self.top.clone());
+        let body = async move {
+            let _parts = parts.begin(Span::new(0, 1), Class::Serialising).await;
+            let _all = requests.begin(Span::to_infinity(0), Class::Serialising).await;
+            top.close().await
+        };
+        // Under the lock, so that the job finds itself named when it takes the slot.
+        let mut state = self.top.lock();
+        let job = self.service.start(body);
+        state.work.closing = Some(job.clone());
+        job
     }
 }
 
 impl Layer {
+    /// Closes a layer that no request is in any more.
+    async fn close(self: &Arc<Self>) -> Result<()> {
+        if self.storage.access() == Access::ReadOnly {
+            return Ok(());
+        }
+        let refill = self.lock().work.refill.clone();
+        if let Some(refill) = refill {
+            // Its failure is no failure of closing.
+            drop(refill.join().await);
+        }
+        self.flush_job().join().await?;
+        // A flush that nobody waits for any more may still be on its way.
+        self.take_slot(Holder::Closing, |_, _| ()).await;
+        let result = self.give_back().await;
+        self.give_slot_up();
+        result
+    }
+
     /// Sets the counts of all that is reserved or unlinked to zero, and cuts the file.
     async fn give_back(self: &Arc<Self>) -> Result<()> {
         let mut by_block: BTreeMap<usize, Vec<HostCluster>> = BTreeMap::new();
@@ -76,7 +101,9 @@ impl Layer {
             let end = self.geometry.refblock_index(state.refcounts.end()) + 1;
             end.min(state.refcounts.table_len())
         };
-        for index in (0..blocks).rev() {
+        let most =
+            usize::try_from(MAX_READ / self.geometry.cluster_size()).expect("a small number");
+        for index in (0..blocks).rev().take(most) {
             let Some((_, block)) = self.load_block(index).await? else { continue };
             let entries =
                 usize::try_from(self.geometry.refblock_entries()).expect("a block is small");

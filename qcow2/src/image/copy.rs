@@ -5,10 +5,10 @@ use std::sync::Arc;
 use blkring_engine::tracker::Guard;
 use blkring_engine::{Flags, IoMem, Result};
 
-use super::Image;
 use super::claim::Claim;
 use super::plan::{Around, Careful};
 use super::state::SharedJob;
+use super::{Chain, Image};
 
 impl Image {
     /// The job that writes the cluster `one`, with the bytes of `mem` (a write at `offset`) that fall into it. It
@@ -24,10 +24,10 @@ impl Image {
         let within = offset % size;
         let len = (size - within).min(mem.len() as u64);
         let payload = mem.slice(0..index(len));
-        let image = self.clone();
+        let chain = self.chain.clone();
         self.service.start(async move {
-            let claim = Claim::adopt(&image.top, one.id, one.guest, 1);
-            let result = image.write_whole(&one, within, payload).await;
+            let claim = Claim::adopt(&chain.top, one.id, one.guest, 1);
+            let result = chain.write_whole(&one, within, payload).await;
             if result.is_ok() {
                 claim.publish();
             }
@@ -35,12 +35,14 @@ impl Image {
             result
         })
     }
+}
 
+impl Chain {
     async fn write_whole(&self, one: &Careful, within: u64, payload: IoMem) -> Result<()> {
         let size = self.top.geometry.cluster_size();
         let host = self.top.geometry.host_offset(one.host).get();
         let (head, end) = (index(within), index(within) + payload.len());
-        let lane = self.service.lane();
+        let lane = self.top.service.lane();
         if payload.len() as u64 == size {
             return self.top.storage.write(lane, host, &payload, Flags::empty()).await;
         }

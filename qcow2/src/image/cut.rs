@@ -1,7 +1,7 @@
 //! A cut: a consistent set of metadata, frozen at one instant and written out.
 //!
-//! A cut that has not frozen yet is *next*: everything that must be in it joins it. It takes the slot and freezes in
-//! one lock hold; from then on a new one is next. When all its writes have landed it gives the slot up, so no slice
+//! A cut that has not frozen yet is *next*: everything that must be in it joins it. It takes the slot, loads the
+//! refcount blocks that it needs (nobody else writes one meanwhile) and freezes; from then on a new one is next. When all its writes have landed it gives the slot up, so no slice
 //! is ever in flight twice, while the fdatasyncs of flushes may overlap.
 
 use std::future::poll_fn;
@@ -47,6 +47,7 @@ pub(crate) enum Holder {
     Cut,
     Refill,
     Marking,
+    Closing,
 }
 
 impl Layer {
@@ -81,8 +82,9 @@ impl Layer {
     }
 
     async fn cut(self: Arc<Self>) -> Result<()> {
+        self.take_slot(Holder::Cut, |_, _| ()).await;
         self.load_blocks_to_free().await;
-        let frozen = self.take_slot(Holder::Cut, |layer, state| layer.freeze(state)).await;
+        let frozen = self.freeze(&mut self.lock());
         if self.broken(&self.lock(), Variant::SlotFreedBeforeLanding) {
             self.give_slot_up();
         }
@@ -113,9 +115,10 @@ impl Layer {
                     Some(other) => other,
                     None => {
                         state.work.slot = match holder {
-                            Holder::Cut => state.work.next_cut.take(),
+                            Holder::Cut => state.work.next_cut.clone(),
                             Holder::Refill => state.work.refill.clone(),
                             Holder::Marking => state.work.marking.clone(),
+                            Holder::Closing => state.work.closing.clone(),
                         };
                         return first(self, &mut state);
                     }
@@ -138,8 +141,8 @@ impl Layer {
         }
     }
 
-    /// Loads the refcount blocks of clusters that are to be freed, before the slot is taken. A block that cannot be
-    /// loaded keeps its clusters waiting; they are only leaked.
+    /// Loads the refcount blocks of clusters that are to be freed. Under the slot: a block that is being written would
+    /// be read as it was. One that cannot be loaded keeps its clusters waiting; they are only leaked.
     async fn load_blocks_to_free(self: &Arc<Self>) {
         let indexes: std::collections::BTreeSet<usize> = {
             let state = self.lock();
@@ -159,6 +162,7 @@ impl Layer {
     }
 
     fn freeze(self: &Arc<Self>, state: &mut State) -> Frozen {
+        state.work.next_cut = None;
         state.work.frozen_flush = state.work.next_flush.take();
         let slices = state.slices.freeze();
         let geometry = &self.geometry;

@@ -23,7 +23,7 @@ use super::refcounts::Refcounts;
 use super::slices::SliceCache;
 use super::state::{Pools, State};
 use super::statistics::Counters;
-use super::{Image, ImageInfo, Life, Member};
+use super::{Chain, Image, ImageInfo, Member};
 use crate::address::{HostCluster, HostOffset};
 use crate::header::{self, HEADER_PREFIX_BYTES, Header, HeaderError};
 
@@ -196,11 +196,15 @@ impl Image {
         }
         Ok(Arc::new(Image {
             tracker: Tracker::new(),
-            buffers: BufferPool::new(options.buffer_bytes),
             counters: Counters::default(),
-            life: Mutex::new(Life::Open),
+            parts: Tracker::new(),
+            closing: Mutex::new(None),
+            chain: Arc::new(Chain {
+                top: top.clone(),
+                backing,
+                buffers: BufferPool::new(options.buffer_bytes),
+            }),
             service,
-            backing,
             info,
             top,
         }))

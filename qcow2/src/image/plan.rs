@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use blkring_engine::tracker::Guard;
 use blkring_engine::{Flags, Operation, Result, Variant};
 
 use super::claim::{Claim, ClaimId, Claimed, revoke};
@@ -41,6 +42,14 @@ pub(crate) enum Durable {
     No,
 }
 
+/// What shared work does for a write before its clusters may be linked.
+pub(crate) enum Prepare {
+    /// Writes one whole cluster, and links it.
+    Whole(Careful),
+    /// Zeroes these clusters, claimed from this guest cluster on: the job has a hold of its own on them, to adopt.
+    Zeros(ClaimId, GuestCluster, Run),
+}
+
 /// A cluster that must be written whole before it is linked: a claim for the job to adopt.
 pub(crate) struct Careful {
     pub(crate) id: ClaimId,
@@ -62,14 +71,14 @@ pub(crate) enum Around {
 pub(crate) struct BackingEnd(pub(crate) u64);
 
 impl Layer {
-    /// Plans the next piece of a write of `len` bytes at `offset`, both within the virtual size. `careful` makes the
-    /// job that writes a whole cluster.
+    /// Plans the next piece of a write of `len` bytes at `offset`, both within the virtual size. `prepare` makes
+    /// the job that prepares new clusters; it keeps the grant of the write, and may outlive it.
     pub(crate) fn plan(
         self: &Arc<Self>,
         offset: u64,
         len: u64,
         backing: BackingEnd,
-        careful: &mut dyn FnMut(Careful) -> SharedJob,
+        prepare: &mut dyn FnMut(Prepare) -> SharedJob,
     ) -> Result<Plan> {
         let geometry = &self.geometry;
         let guest = geometry.guest_cluster(GuestOffset::new(offset));
@@ -102,13 +111,13 @@ impl Layer {
             }
             Mapping::Normal(host) => Ok(self.plan_in_place(&mut state, piece, host)),
             Mapping::ZeroAllocated(host) => {
-                Ok(self.plan_zero_allocated(&mut state, piece, host, careful))
+                Ok(self.plan_zero_allocated(&mut state, piece, host, prepare))
             }
             Mapping::Unallocated if geometry.guest_offset(guest).get() < backing.0 => {
-                Ok(self.plan_copy(&mut state, piece, careful))
+                Ok(self.plan_copy(&mut state, piece, prepare))
             }
             Mapping::Unallocated | Mapping::ZeroPlain => {
-                Ok(self.plan_new(&mut state, piece, backing))
+                Ok(self.plan_new(&mut state, piece, backing, prepare))
             }
         }
     }
@@ -199,7 +208,7 @@ impl Layer {
         state: &mut State,
         piece: Piece,
         host: HostCluster,
-        careful: &mut dyn FnMut(Careful) -> SharedJob,
+        prepare: &mut dyn FnMut(Prepare) -> SharedJob,
     ) -> Plan {
         let run = Run { start: host, len: 1, stamp: Stamp::default(), content: Content::Unknown };
         if state.variants.has(Variant::ZeroAllocatedTakenForClean) {
@@ -207,11 +216,17 @@ impl Layer {
                 Claimed { first: piece.guest, run, order: Order::Plain, owner: Owner::Entry };
             return self.plan_claimed(state, piece, &claimed);
         }
-        self.plan_whole(state, piece, run, (Owner::Entry, Around::Zeros), careful)
+        self.plan_whole(state, piece, run, (Owner::Entry, Around::Zeros), prepare)
     }
 
     /// A write into guest clusters that read as zeros and have no host cluster.
-    fn plan_new(self: &Arc<Self>, state: &mut State, piece: Piece, backing: BackingEnd) -> Plan {
+    fn plan_new(
+        self: &Arc<Self>,
+        state: &mut State,
+        piece: Piece,
+        backing: BackingEnd,
+        prepare: &mut dyn FnMut(Prepare) -> SharedJob,
+    ) -> Plan {
         let geometry = &self.geometry;
         let wanted = self.run_of(state, piece, |n, entry| match entry.mapping {
             Mapping::ZeroPlain => true,
@@ -239,7 +254,7 @@ impl Layer {
         let whole = piece.within == 0 && piece.len >= run.len * geometry.cluster_size();
         // Joiners start at once where no zero-write comes first: there must be no old bytes for them to show.
         if self.policy == AllocPolicy::PerAllocation && !(whole && run.content == Content::Fresh) {
-            return self.plan_zeroing(state, piece, &claimed);
+            return self.plan_zeroing(state, piece, &claimed, prepare);
         }
         tracing::debug!(
             path = %self.storage.path(),
@@ -265,22 +280,22 @@ impl Layer {
     }
 
     /// The claimed clusters are zeroed first.
-    fn plan_zeroing(self: &Arc<Self>, state: &mut State, piece: Piece, claimed: &Claimed) -> Plan {
+    fn plan_zeroing(
+        self: &Arc<Self>,
+        state: &mut State,
+        piece: Piece,
+        claimed: &Claimed,
+        prepare: &mut dyn FnMut(Prepare) -> SharedJob,
+    ) -> Plan {
         let run = claimed.run;
         if let Some(hit) = self.metadata_hit(state, run.start, run.len) {
             return Plan::Corrupt(hit);
         }
-        let (layer, first) = (self.clone(), claimed.first);
-        let id = state.last_claim.following();
-        let job = self.service.start(async move {
-            let result = layer.zero_claimed(run).await;
-            if result.is_err() {
-                revoke(&layer, id, first, run.len);
-            }
-            result
-        });
+        let (id, first) = (state.last_claim.following(), claimed.first);
+        let job = prepare(Prepare::Zeros(id, first, run));
         let started = Claim::start(self, state, claimed, &Stage::Zeroing(job.clone()));
         assert_eq!(started, id, "one claim is made in one lock hold");
+        Claim::hold(self, state, first, run.len);
         Plan::Zeroing {
             job,
             at: self.host_at(run.start, piece.within),
@@ -294,11 +309,11 @@ impl Layer {
         self: &Arc<Self>,
         state: &mut State,
         piece: Piece,
-        careful: &mut dyn FnMut(Careful) -> SharedJob,
+        prepare: &mut dyn FnMut(Prepare) -> SharedJob,
     ) -> Plan {
         let taken = state.pools.dirty.take(1).or_else(|| state.pools.ready.take(1));
         let Some(run) = taken else { return Plan::Refill(self.refill_job(state, 1)) };
-        self.plan_whole(state, piece, run, (Owner::Pool, Around::Backing), careful)
+        self.plan_whole(state, piece, run, (Owner::Pool, Around::Backing), prepare)
     }
 
     /// One whole cluster is written by a job.
@@ -308,17 +323,38 @@ impl Layer {
         piece: Piece,
         run: Run,
         (owner, around): (Owner, Around),
-        careful: &mut dyn FnMut(Careful) -> SharedJob,
+        prepare: &mut dyn FnMut(Prepare) -> SharedJob,
     ) -> Plan {
         if let Some(hit) = self.metadata_hit(state, run.start, 1) {
             return Plan::Corrupt(hit);
         }
         let id = state.last_claim.following();
-        let job = careful(Careful { id, guest: piece.guest, host: run.start, around });
+        let one = Careful { id, guest: piece.guest, host: run.start, around };
+        let job = prepare(Prepare::Whole(one));
         let claimed = Claimed { first: piece.guest, run, order: Order::Careful, owner };
         let started = Claim::start(self, state, &claimed, &Stage::Careful(job.clone()));
         assert_eq!(started, id, "one claim is made in one lock hold");
         Plan::Careful { job, len: piece.len.min(self.geometry.cluster_size() - piece.within) }
+    }
+
+    /// The job that zeroes claimed clusters. It holds them, and the grant of the write, until the disk is done with
+    /// them, whatever becomes of the write.
+    pub(crate) fn zero_job(
+        self: &Arc<Self>,
+        (id, first, run): (ClaimId, GuestCluster, Run),
+        grant: Arc<Guard>,
+    ) -> SharedJob {
+        let layer = self.clone();
+        self.service.start(async move {
+            let held = Claim::adopt(&layer, id, first, run.len);
+            let result = layer.zero_claimed(run).await;
+            if result.is_err() {
+                revoke(&layer, id, first, run.len);
+            }
+            drop(held);
+            drop(grant);
+            result
+        })
     }
 
     /// The zero-write of a policy that zeroes with each allocation. Where the kernel has none that writes no zeros,

@@ -3,7 +3,7 @@
 use blkring_engine::{IoMem, Lane, Result};
 
 use super::layer::Lookup;
-use super::{Image, Member};
+use super::{Chain, Member};
 
 /// Where a piece of a read ended up.
 enum Found {
@@ -13,7 +13,7 @@ enum Found {
     Below(u64),
 }
 
-impl Image {
+impl Chain {
     /// Fills `mem` with what the guest sees from `offset` on.
     pub(super) async fn read_guest(&self, lane: &Lane, offset: u64, mem: &IoMem) -> Result<()> {
         self.read_from(lane, 0, offset, mem).await

@@ -23,6 +23,9 @@ const MAX_TABLE_BYTES: u64 = 128 << 20;
 /// L2 tables and refcount blocks read at most, whatever their size.
 const MAX_TABLES: usize = 4096;
 
+/// Clusters taken back at most: far more than any reservation.
+const MAX_FOUND: u64 = 1 << 18;
+
 /// Puts the counted clusters behind the last one in use into the pool.
 pub(super) async fn reclaim(
     lane: &Lane,
@@ -47,7 +50,8 @@ pub(super) async fn reclaim(
     let counted = geometry.refblock_start(state.refcounts.table_len());
     let end = state.refcounts.end().min(counted).get();
     let (mut found, mut blocks) = (0, 0);
-    while next < end && blocks < MAX_TABLES {
+    let max_blocks = (MAX_TABLE_BYTES / geometry.cluster_size()).min(MAX_TABLES as u64);
+    while next < end && blocks < max_blocks && found < MAX_FOUND {
         let first = HostCluster::new(next);
         let index = geometry.refblock_index(first);
         let stop = geometry.refblock_start(index + 1).get().min(end);

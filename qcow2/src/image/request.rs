@@ -7,11 +7,11 @@ use blkring_engine::{
     Access, Action, Context, IoError, Operation, Request, Result, Service, Target,
 };
 
+use super::Image;
 use super::cut::Holder;
 use super::layer::Layer;
 use super::state::{SharedJob, State};
 use super::write::Grant;
-use super::{Image, Life};
 use crate::address::HostOffset;
 
 impl Target for Image {
@@ -22,14 +22,24 @@ impl Target for Image {
         match &request.action {
             Action::Read(mem) => {
                 let _grant = self.admit(offset, mem.len() as u64, Class::Shared).await;
-                self.read_guest(&context.lane, offset, mem).await
+                self.check_open(&request)?;
+                self.chain.read_guest(&context.lane, offset, mem).await
             }
             Action::Write(mem) => {
                 let guard = self.admit(offset, mem.len() as u64, Class::Shared).await;
+                self.check_open(&request)?;
                 self.write_guest(&context, offset, mem, flags, &mut Grant::Own(guard)).await
             }
-            Action::WriteZeroes(len) => self.zero_guest(&context, offset, *len, flags).await,
-            Action::Discard(len) => self.discard_guest(&context, offset, *len).await,
+            Action::WriteZeroes(len) => {
+                let _parts = self.parts.begin(Span::new(0, 1), Class::Shared).await;
+                self.check_open(&request)?;
+                self.zero_guest(&context, offset, *len, flags).await
+            }
+            Action::Discard(len) => {
+                let _parts = self.parts.begin(Span::new(0, 1), Class::Shared).await;
+                self.check_open(&request)?;
+                self.discard_guest(&context, offset, *len).await
+            }
             Action::Flush => self.flush_metadata().await,
             _ => Err(self.error(Operation::Open, offset, libc::ENOTSUP)),
         }
@@ -53,17 +63,17 @@ impl Image {
         self.top.error(operation, offset, errno)
     }
 
-    fn check(&self, request: &Request) -> Result<()> {
-        let operation = match request.action {
-            Action::Read(_) => Operation::Read,
-            Action::WriteZeroes(_) => Operation::WriteZeroes,
-            Action::Discard(_) => Operation::Discard,
-            Action::Flush => Operation::Flush,
-            _ => Operation::Write,
-        };
-        if *self.life.lock() == Life::Closed {
-            return Err(self.error(operation, request.offset, libc::ESHUTDOWN));
+    /// To be asked again once a request is admitted: closing may have begun while it waited.
+    fn check_open(&self, request: &Request) -> Result<()> {
+        if self.closing.lock().is_some() {
+            return Err(self.error(operation(request), request.offset, libc::ESHUTDOWN));
         }
+        Ok(())
+    }
+
+    fn check(&self, request: &Request) -> Result<()> {
+        let operation = operation(request);
+        self.check_open(request)?;
         let changes = !matches!(operation, Operation::Read | Operation::Flush);
         if changes && self.top.storage.access() == Access::ReadOnly {
             return Err(self.error(operation, request.offset, libc::EPERM));
@@ -88,6 +98,16 @@ impl Image {
         };
         drop(marking.join().await);
         error
+    }
+}
+
+fn operation(request: &Request) -> Operation {
+    match request.action {
+        Action::Read(_) => Operation::Read,
+        Action::WriteZeroes(_) => Operation::WriteZeroes,
+        Action::Discard(_) => Operation::Discard,
+        Action::Flush => Operation::Flush,
+        _ => Operation::Write,
     }
 }
 

@@ -73,6 +73,8 @@ pub(crate) struct Work {
     pub(crate) refill: Option<SharedJob>,
     /// Marks the image as damaged.
     pub(crate) marking: Option<SharedJob>,
+    /// Closes the image.
+    pub(crate) closing: Option<SharedJob>,
 }
 
 /// A cluster that no table in memory names any more.

@@ -6,7 +6,7 @@ use blkring_engine::tracker::Guard;
 use blkring_engine::{Context, Flags, IoMem, Result, Variant};
 
 use super::Image;
-use super::plan::{Durable, Plan};
+use super::plan::{Durable, Plan, Prepare};
 
 /// The grant of a request, shared with the work that must not outlive it.
 pub(super) enum Grant {
@@ -74,8 +74,13 @@ impl Image {
     ) -> Result<(u64, Settled)> {
         let mut held = None;
         loop {
-            let mut careful = |one| self.copy_job(one, offset, mem, grant.share());
-            match self.top.plan(offset, mem.len() as u64, self.backing_end(), &mut careful)? {
+            let mut prepare = |work| match work {
+                Prepare::Whole(one) => self.copy_job(one, offset, mem, grant.share()),
+                Prepare::Zeros(id, first, run) => {
+                    self.top.zero_job((id, first, run), grant.share())
+                }
+            };
+            match self.top.plan(offset, mem.len() as u64, self.backing_end(), &mut prepare)? {
                 Plan::Load(job, pin) => {
                     held = Some(pin);
                     job.join().await?;

@@ -49,6 +49,9 @@ impl Image {
         flags: Flags,
     ) -> Result<()> {
         let end = offset + len;
+        if flags.contains(Flags::NO_FALLBACK) && !self.is_whole(offset, len) {
+            return Err(self.top.error(Operation::WriteZeroes, offset, libc::ENOTSUP));
+        }
         let wanted =
             if flags.contains(Flags::MAY_UNMAP) { Wanted::ZerosUnmapped } else { Wanted::Zeros };
         match self.whole_clusters(offset, len) {
@@ -66,6 +69,15 @@ impl Image {
             self.flush_metadata().await?;
         }
         Ok(())
+    }
+
+    /// Whether a range needs no zeros to be written: all of it is whole clusters.
+    fn is_whole(&self, offset: u64, len: u64) -> bool {
+        let geometry = &self.top.geometry;
+        self.whole_clusters(offset, len).is_some_and(|(first, count)| {
+            let start = geometry.guest_offset(first).get();
+            start == offset && start + count * geometry.cluster_size() >= offset + len
+        })
     }
 
     /// Gives the whole clusters of [offset, offset + len) back.

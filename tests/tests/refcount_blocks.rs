@@ -1,0 +1,129 @@
+//! Refcount blocks and the table that names them: growth, errors while they grow, and many of them at once.
+//!
+//! With clusters of 512 bytes a block counts 256 clusters, and a table of one cluster names 64 blocks.
+
+use blkring_engine::sim::{Fault, Matcher, Rule};
+use blkring_tests::image_world::{EIO, IMAGE, ImageWorld, Setup};
+
+const CLUSTER: u64 = 512;
+
+/// An error number.
+const ENOSPC: i32 = 28;
+
+fn setup(clusters: u64, reserve: u64) -> Setup {
+    Setup::new(clusters).cluster(CLUSTER).reserve(reserve)
+}
+
+/// Fills guest clusters in requests of at most 64; the first error.
+fn fill(w: &mut ImageWorld, clusters: std::ops::Range<u64>, byte: u8) -> Result<(), i32> {
+    let mut at = clusters.start;
+    while at < clusters.end {
+        let count = (64 - at % 64).min(clusters.end - at);
+        let written = w.write(0, at, 0..count, byte);
+        assert!(w.runs_until(&written), "{}", w.report());
+        written.result().map_err(|error| error.errno)?;
+        at += count;
+    }
+    Ok(())
+}
+
+fn flush(w: &mut ImageWorld) -> Result<(), i32> {
+    let flushed = w.flush(0);
+    assert!(w.runs_until(&flushed), "{}", w.report());
+    flushed.result().map_err(|error| error.errno)
+}
+
+/// An error of the first write to this range, while an image is filled that needs more than `blocks` refcount blocks.
+/// Answers what the fill and the writes after it met.
+fn error_at(
+    range: std::ops::Range<u64>,
+    errno: i32,
+    clusters: u64,
+) -> (ImageWorld, [Result<(), i32>; 2]) {
+    let mut w = setup(clusters + 512, 64).make();
+    let what = Matcher::writes().file(IMAGE).within(range);
+    w.disk.inject(Rule::new(what, Fault::Error(errno)));
+    let first = fill(&mut w, 0..clusters, 0x11);
+    let again = fill(&mut w, 0..clusters, 0x22).and_then(|()| flush(&mut w));
+    (w, [first, again])
+}
+
+#[test]
+fn a_new_block_that_finds_no_space_is_made_later() {
+    let second = 256 * CLUSTER;
+    let (mut w, results) = error_at(second..second + CLUSTER, ENOSPC, 400);
+    // Less might have fitted: the refill asks for half.
+    assert_eq!(results, [Ok(()), Ok(())]);
+    let closed = w.close(0);
+    w.finish(&closed);
+    assert!(w.crash(|_| false).check().is_clean());
+    w.crash(|_| false).reads_as(399, 0..1, &[0x22]).expect("it was flushed");
+}
+
+#[test]
+fn a_new_block_that_the_table_may_not_name_counts_nothing() {
+    let reftable = setup(8, 1).make().places().fixed[1].clone();
+    let (w, results) = error_at(reftable, EIO, 400);
+    // The first refill may have been ahead of use: nobody hears of it.
+    assert_eq!(results[1], Ok(()));
+    for survives in [true, false] {
+        w.crash(|_| survives).is_sound().expect("nothing is counted by a block without a name");
+    }
+}
+
+/// Where the first larger table of an image goes, with its block: behind all that the old one counts.
+const LARGER: u64 = 64 * 256 * CLUSTER;
+
+#[test]
+fn a_larger_table_that_finds_no_space_is_made_later() {
+    let (mut w, results) = error_at(LARGER..LARGER + 3 * CLUSTER, ENOSPC, 16600);
+    // Less might have fitted: the refill asks for half.
+    assert_eq!(results, [Ok(()), Ok(())]);
+    let closed = w.close(0);
+    w.finish(&closed);
+    let report = w.crash(|_| false).check();
+    assert!(report.is_clean(), "{report:?}");
+}
+
+#[test]
+fn a_larger_table_that_the_header_may_not_name_counts_nothing() {
+    let (w, results) = error_at(0..CLUSTER, EIO, 16600);
+    assert_eq!(results, [Err(EIO), Err(EIO)]);
+    for survives in [true, false] {
+        w.crash(|_| survives).is_sound().expect("nothing is counted by a table without a name");
+    }
+}
+
+/// More blocks than are kept in memory: one that a refill writes is pushed out by those that a cut needs, and read
+/// again before the write has landed. The counts of the refill stay all the same.
+#[test]
+fn a_block_on_its_way_is_not_read_as_it_was() {
+    let mut w = setup(5600, 1).make();
+    fill(&mut w, 0..5230, 0x11).expect("there is room");
+    w.flush_twice();
+    // The first one that is given up waits in the pool, the second one is free.
+    let (in_sixth, in_fourth) = (1370, 870);
+    w.give_up(in_sixth + 20..in_sixth + 22);
+    w.flush_twice();
+    w.prepare(5240..5241, 0x22);
+    for cluster in [in_sixth, in_fourth, in_sixth + 1] {
+        let gone = w.discard(0, cluster);
+        w.finish(&gone);
+    }
+    let flushed = w.flush(0);
+    w.finish(&flushed);
+    // This one takes what waits, the next one what is free: its refill writes a count.
+    let written = w.fill(0, 5241, 0x33);
+    w.finish(&written);
+    let written = w.fill(0, 5242, 0x44);
+    let count = w.catch(w.is_count());
+    let flushed = w.flush(0);
+    w.settle();
+    w.release(&count);
+    w.finish(&written);
+    w.finish(&flushed);
+    w.flush_twice();
+    let after = w.crash(|_| false);
+    after.is_sound().expect("the counts of the refill are there");
+    after.reads_as(5242, 0..1, &[0x44]).expect("it was flushed");
+}
