@@ -6,8 +6,8 @@ use std::sync::Arc;
 
 use blkring_engine::{Access, Flags, IoMem, OpenOptions, Queue, QueueOptions, QueueSeed, Storage};
 use blkring_qcow2::{
-    AllocPolicy, Backing, CheckLimits, CreateOptions, FileOpener, Image, ImageOptions, Layout,
-    check,
+    Access as HeaderAccess, AllocPolicy, Backing, CheckLimits, CreateOptions, FileOpener, Header,
+    Image, ImageOptions, Layout, OpenError, check,
 };
 
 fn create(path: &Path, options: &CreateOptions) {
@@ -222,4 +222,85 @@ fn an_image_that_counts_its_own_tables_as_free_is_not_destroyed() {
             assert!(after[..79] == before[..79]);
         }
     }
+}
+
+/// Where L1 table, refcount table and first refcount block of a new image are.
+fn places(path: &Path) -> [u64; 3] {
+    let bytes = std::fs::read(path).unwrap();
+    let header = Header::parse(&bytes, HeaderAccess::Read).unwrap();
+    let reftable = header.reftable().offset.get();
+    let entry = &bytes[reftable as usize..reftable as usize + 8];
+    [header.l1().offset.get(), reftable, u64::from_be_bytes(entry.try_into().unwrap())]
+}
+
+fn try_open(path: &Path, options: ImageOptions) -> Result<Arc<Image>, OpenError> {
+    let mut queue = queue();
+    let storage = Storage::open(path, &OpenOptions::new().access(options.access)).unwrap();
+    let lane = queue.lane();
+    queue.block_on(Image::open(&lane, storage, &FileOpener::default(), options)).unwrap()
+}
+
+#[test]
+fn an_l2_table_in_the_place_of_another_structure_is_not_written() {
+    use std::os::unix::fs::FileExt;
+    let directory = tempfile::tempdir().unwrap();
+    let path = directory.path().join("image");
+    create(&path, &CreateOptions { size: 64 << 20, ..CreateOptions::default() });
+    let [l1, reftable, block] = places(&path);
+    for target in [l1, reftable, block] {
+        let file = std::fs::OpenOptions::new().write(true).open(&path).unwrap();
+        file.write_all_at(&(target | 1 << 63).to_be_bytes(), l1).unwrap();
+        let error = try_open(&path, ImageOptions::new().writable()).err().unwrap();
+        assert!(matches!(error, OpenError::Overlap { at, .. } if at.get() == target), "{error}");
+        assert!(try_open(&path, ImageOptions::new()).is_ok(), "it may be read");
+    }
+}
+
+#[test]
+fn counts_without_end_are_not_taken_for_a_reservation() {
+    use std::os::unix::fs::FileExt;
+    const BLOCKS: u64 = 64;
+    const CLUSTER: u64 = 65536;
+    let directory = tempfile::tempdir().unwrap();
+    let path = directory.path().join("image");
+    create(&path, &CreateOptions { size: 64 << 20, ..CreateOptions::default() });
+    let [_, reftable, _] = places(&path);
+    let file = std::fs::OpenOptions::new().write(true).open(&path).unwrap();
+    // Every other cluster is counted and not in use.
+    let counts: Vec<u8> = (0..CLUSTER).map(|at| u8::from(at % 4 == 1)).collect();
+    for number in 1..BLOCKS {
+        let place = (16 + number) * CLUSTER;
+        file.write_all_at(&counts, place).unwrap();
+        file.write_all_at(&place.to_be_bytes(), reftable + 8 * number).unwrap();
+    }
+    file.set_len(BLOCKS * CLUSTER / 2 * CLUSTER).unwrap();
+    let image = try_open(&path, ImageOptions::new().writable()).unwrap();
+    let found = image.statistics().dirty_clusters;
+    assert!(found > 0 && found <= (1 << 18) + CLUSTER / 2, "{found} clusters in memory");
+}
+
+#[test]
+fn a_zero_write_without_fallback_writes_no_zeros() {
+    let directory = tempfile::tempdir().unwrap();
+    let path = directory.path().join("image");
+    create(&path, &CreateOptions { size: 1 << 20, ..CreateOptions::default() });
+    let mut queue = queue();
+    let image = open(&mut queue, &path, ImageOptions::new().writable());
+    let disk = queue.attach(&image).unwrap();
+    queue
+        .block_on(async {
+            disk.write(0, IoMem::from(vec![1; 3 << 16]), Flags::empty()).await.unwrap();
+            for (offset, len) in [(512, 1 << 16), (0, 512), (1 << 16, (1 << 16) + 512)] {
+                let result = disk.write_zeroes(offset, len, Flags::NO_FALLBACK).await;
+                assert_eq!(result.unwrap_err().errno, libc::ENOTSUP, "{len} at {offset}");
+            }
+            disk.write_zeroes(1 << 16, 1 << 16, Flags::NO_FALLBACK).await.unwrap();
+            let back = IoMem::from(vec![7; 3 << 16]);
+            disk.read(0, back.clone()).await.unwrap();
+            let back = back.to_vec();
+            assert!(back[..1 << 16].iter().chain(&back[2 << 16..]).all(|&b| b == 1));
+            assert!(back[1 << 16..2 << 16].iter().all(|&b| b == 0));
+            image.close().await.unwrap();
+        })
+        .unwrap();
 }

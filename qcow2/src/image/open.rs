@@ -89,6 +89,14 @@ pub enum OpenError {
         /// Where it ends.
         end: HostOffset,
     },
+    /// Two structures of an image to be written share a cluster: a change of one would destroy the other.
+    #[error("{path}: two structures of the image share the cluster at {at}")]
+    Overlap {
+        /// The file.
+        path: Arc<str>,
+        /// Where the cluster is.
+        at: HostOffset,
+    },
     /// The image does not say what format its backing file has. It is never guessed: a raw guest could write
     /// anything there.
     #[error("{path}: the format of the backing file '{name}' is not given")]
@@ -133,6 +141,7 @@ impl OpenError {
             OpenError::Io(error) => error.errno,
             OpenError::Header { source, .. } => source.errno(),
             OpenError::Truncated { .. }
+            | OpenError::Overlap { .. }
             | OpenError::Loop { .. }
             | OpenError::NoBackingFormat { .. } => libc::EINVAL,
             OpenError::TooDeep { .. } => libc::ELOOP,
@@ -276,7 +285,8 @@ async fn open_layer(
         variants: options.variants,
     };
     if writable {
-        note_metadata(&mut state, &header);
+        note_metadata(&mut state, &header)
+            .map_err(|at| OpenError::Overlap { path: storage.path().clone(), at })?;
         reclaim(lane, &storage, &mut state, &header).await?;
     }
     Ok(Layer::new(Arc::new(storage), service.clone(), header, state, options))
@@ -326,16 +336,23 @@ async fn read_table(
     Ok(entries.iter().map(|raw| u64::from_be_bytes(*raw)).collect())
 }
 
-/// Collects the clusters that no guest byte may go to.
-fn note_metadata(state: &mut State, header: &Header) {
+/// Collects the clusters that no guest byte may go to. The error is one that two structures claim.
+fn note_metadata(state: &mut State, header: &Header) -> Result<(), HostOffset> {
     let geometry = header.geometry();
-    let mut clusters = |offset: HostOffset, bytes: u64| {
+    let clusters = |offset: HostOffset, bytes: u64| {
         let first = geometry.host_cluster(offset).get();
-        state.metadata.extend((first..first + geometry.clusters_for(bytes)).map(HostCluster::new));
+        (first..first + geometry.clusters_for(bytes)).map(HostCluster::new)
     };
-    clusters(HostOffset::ZERO, 1);
-    clusters(header.l1().offset, header.l1().bytes());
-    clusters(header.reftable().offset, header.reftable().bytes(geometry));
-    state.metadata.extend(state.l1.tables(geometry));
-    state.metadata.extend(state.refcounts.blocks(geometry));
+    let (l1, reftable) = (header.l1(), header.reftable());
+    let all = clusters(HostOffset::ZERO, 1)
+        .chain(clusters(l1.offset, l1.bytes()))
+        .chain(clusters(reftable.offset, reftable.bytes(geometry)))
+        .chain(state.l1.tables(geometry))
+        .chain(state.refcounts.blocks(geometry));
+    for cluster in all {
+        if !state.metadata.insert(cluster) {
+            return Err(geometry.host_offset(cluster));
+        }
+    }
+    Ok(())
 }
