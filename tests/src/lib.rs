@@ -5,6 +5,7 @@
 //! collects these lines, and with `--ci` (`BLKRING_CI=1`) a skip panics instead.
 
 pub mod beside;
+pub mod counted;
 pub mod crowd;
 pub mod deadline;
 pub mod duo;
