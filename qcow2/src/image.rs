@@ -11,6 +11,7 @@ mod claim;
 mod clock;
 mod close;
 mod copy;
+mod corrupt;
 mod cut;
 mod l1;
 mod layer;
@@ -28,6 +29,7 @@ mod request;
 mod slices;
 mod state;
 mod statistics;
+mod tables;
 mod write;
 mod zero;
 

@@ -26,7 +26,11 @@ impl Image {
     /// What the last flush or the return met. What was flushed before is safe; clusters may be leaked.
     pub async fn close(self: &Arc<Self>) -> Result<()> {
         let job = self.closing.lock().get_or_insert_with(|| self.closing_job()).clone();
-        job.join().await
+        let result = job.join().await;
+        if result.is_err() {
+            self.top.marked().await;
+        }
+        result
     }
 
     fn closing_job(&self) -> SharedJob {

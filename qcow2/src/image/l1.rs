@@ -46,7 +46,7 @@ impl L1 {
     }
 
     /// Every table that the entries name; entries that cannot be decoded name none.
-    pub(crate) fn tables(&self, geometry: &Geometry) -> impl Iterator<Item = HostCluster> {
+    pub(crate) fn tables(&self, geometry: &Geometry) -> impl Iterator<Item = HostCluster> + Clone {
         self.raw.iter().filter_map(|&raw| match L1Entry::decode(raw, geometry) {
             Ok(L1Entry::Table(table, _)) => Some(table),
             _ => None,

@@ -10,8 +10,7 @@ use std::sync::Arc;
 use blkring_engine::tracker::Tracker;
 use blkring_engine::tracker::sync::Mutex;
 use blkring_engine::{
-    Access, BufferPool, Cache, IoError, IoMem, Lane, OpenOptions, Operation, RingUnavailable,
-    Service, Storage,
+    Access, BufferPool, Cache, IoError, IoMem, Lane, OpenOptions, RingUnavailable, Service, Storage,
 };
 
 use super::claim::ClaimId;
@@ -23,9 +22,10 @@ use super::refcounts::Refcounts;
 use super::slices::SliceCache;
 use super::state::{Pools, State};
 use super::statistics::Counters;
+use super::tables::{Budget, note_metadata, read_header, read_table};
 use super::{Chain, Image, ImageInfo, Member};
 use crate::address::{HostCluster, HostOffset};
-use crate::header::{self, HEADER_PREFIX_BYTES, Header, HeaderError};
+use crate::header::{self, Header, HeaderError};
 
 /// Opens the files that an image names. A name comes from the image and is not to be trusted: the embedder decides
 /// which files it may lead to.
@@ -128,6 +128,18 @@ pub enum OpenError {
         /// How many are allowed.
         limit: usize,
     },
+    /// The image and its chain have more tables than this driver keeps in memory.
+    #[error("{path}: {count} {what}, more than {limit}")]
+    TooLarge {
+        /// The file that was too much.
+        path: Arc<str>,
+        /// Of what there is too much.
+        what: &'static str,
+        /// How much there is.
+        count: u64,
+        /// How much is allowed.
+        limit: u64,
+    },
     /// There is no io_uring for the shared work.
     #[error("{0}")]
     Ring(#[from] RingUnavailable),
@@ -145,6 +157,7 @@ impl OpenError {
             | OpenError::Loop { .. }
             | OpenError::NoBackingFormat { .. } => libc::EINVAL,
             OpenError::TooDeep { .. } => libc::ELOOP,
+            OpenError::TooLarge { .. } => libc::EFBIG,
             OpenError::BackingFormat { .. } | OpenError::Ring(_) => libc::ENOTSUP,
         }
     }
@@ -178,7 +191,8 @@ impl Image {
             Access::ReadOnly => header::Access::Read,
             Access::ReadWrite => header::Access::Write,
         };
-        let top = open_layer(lane, storage, &service, access, &options).await?;
+        let mut budget = Budget::default();
+        let top = open_layer(lane, storage, &service, access, &options, &mut budget).await?;
         let info = info_of(&top.header.lock());
         let mut backing = Vec::new();
         let mut referrer = top.storage.path().clone();
@@ -194,8 +208,15 @@ impl Image {
             match format.as_str() {
                 "raw" => backing.push(Member::Raw(Arc::new(storage))),
                 "qcow2" => {
-                    let layer =
-                        open_layer(lane, storage, &service, header::Access::Read, &options).await?;
+                    let layer = open_layer(
+                        lane,
+                        storage,
+                        &service,
+                        header::Access::Read,
+                        &options,
+                        &mut budget,
+                    )
+                    .await?;
                     referrer = layer.storage.path().clone();
                     below = self::below(&layer)?;
                     backing.push(Member::Qcow2(layer));
@@ -247,6 +268,7 @@ async fn open_layer(
     service: &Arc<Service>,
     access: header::Access,
     options: &ImageOptions,
+    budget: &mut Budget,
 ) -> Result<Arc<Layer>, OpenError> {
     let mut header = read_header(lane, &storage, access).await?;
     let geometry = *header.geometry();
@@ -257,10 +279,11 @@ async fn open_layer(
         storage.flush(lane).await?;
     }
     let l1 = header.l1();
-    let raw = read_table(lane, &storage, "L1 table", l1.offset, l1.bytes()).await?;
+    let raw = read_table(lane, &storage, "L1 table", (l1.offset, l1.bytes()), budget).await?;
     let table = if writable {
         let table = header.reftable();
-        read_table(lane, &storage, "refcount table", table.offset, table.bytes(&geometry)).await?
+        let place = (table.offset, table.bytes(&geometry));
+        read_table(lane, &storage, "refcount table", place, budget).await?
     } else {
         Vec::new()
     };
@@ -285,74 +308,8 @@ async fn open_layer(
         variants: options.variants,
     };
     if writable {
-        note_metadata(&mut state, &header)
-            .map_err(|at| OpenError::Overlap { path: storage.path().clone(), at })?;
+        note_metadata(&mut state, &header, storage.path())?;
         reclaim(lane, &storage, &mut state, &header).await?;
     }
     Ok(Layer::new(Arc::new(storage), service.clone(), header, state, options))
-}
-
-async fn read_header(
-    lane: &Lane,
-    storage: &Storage,
-    access: header::Access,
-) -> Result<Header, OpenError> {
-    let failed = |source| OpenError::Header { path: storage.path().clone(), source };
-    let prefix = read_bytes(lane, storage, HostOffset::ZERO, HEADER_PREFIX_BYTES as u64).await?;
-    let wanted = Header::bytes_wanted(&prefix).map_err(failed)?;
-    let bytes = read_bytes(lane, storage, HostOffset::ZERO, wanted as u64).await?;
-    Header::parse(&bytes, access).map_err(failed)
-}
-
-/// So many bytes from `offset`, or fewer at the end of the file.
-async fn read_bytes(
-    lane: &Lane,
-    storage: &Storage,
-    offset: HostOffset,
-    len: u64,
-) -> Result<Vec<u8>, IoError> {
-    let len = len.min(storage.size().saturating_sub(offset.get()));
-    let too_large = || storage.error(Operation::Read, offset.get(), libc::EFBIG);
-    let mem = IoMem::aligned_zeroed(usize::try_from(len).map_err(|_| too_large())?);
-    storage.read(lane, offset.get(), &mem).await?;
-    Ok(mem.to_vec())
-}
-
-/// The numbers of a table, which lies within the file.
-async fn read_table(
-    lane: &Lane,
-    storage: &Storage,
-    table: &'static str,
-    offset: HostOffset,
-    bytes: u64,
-) -> Result<Vec<u64>, OpenError> {
-    let end = offset.checked_add(bytes).filter(|end| end.get() <= storage.size());
-    if bytes > 0 && end.is_none() {
-        let end = HostOffset::new(offset.get().saturating_add(bytes));
-        return Err(OpenError::Truncated { path: storage.path().clone(), table, end });
-    }
-    let bytes = read_bytes(lane, storage, offset, bytes).await?;
-    let (entries, _) = bytes.as_chunks::<8>();
-    Ok(entries.iter().map(|raw| u64::from_be_bytes(*raw)).collect())
-}
-
-/// Collects the clusters that no guest byte may go to. The error is one that two structures claim.
-fn note_metadata(state: &mut State, header: &Header) -> Result<(), HostOffset> {
-    let geometry = header.geometry();
-    let clusters = |offset: HostOffset, bytes: u64| {
-        let first = geometry.host_cluster(offset).get();
-        (first..first + geometry.clusters_for(bytes)).map(HostCluster::new)
-    };
-    let (l1, reftable) = (header.l1(), header.reftable());
-    let all = clusters(HostOffset::ZERO, 1)
-        .chain(clusters(l1.offset, l1.bytes()))
-        .chain(clusters(reftable.offset, reftable.bytes(geometry)))
-        .chain(state.l1.tables(geometry))
-        .chain(state.refcounts.blocks(geometry));
-    for cluster in all {
-        if !state.metadata.insert(cluster) {
-            return Err(geometry.host_offset(cluster));
-        }
-    }
-    Ok(())
 }

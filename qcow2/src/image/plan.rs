@@ -31,8 +31,6 @@ pub(crate) enum Plan {
     Careful { job: SharedJob, len: u64 },
     /// Wait for the zero-write of claimed clusters, then go on as with [`Plan::Claimed`].
     Zeroing { job: SharedJob, at: HostOffset, len: u64, claim: Claim },
-    /// The mapping names a cluster that holds metadata.
-    Corrupt(HostOffset),
 }
 
 /// Whether the mapping of a write in place is durable, so that FUA needs no cut.
@@ -91,6 +89,7 @@ impl Layer {
         if let Some(plan) = self.plan_join(&mut state, piece) {
             return Ok(plan);
         }
+        self.check_table(&state, guest)?;
         let number = geometry.slice_number(guest);
         if state.slices.get(number).is_none() {
             let table = state.l1.table(geometry.l1_index(guest), geometry);
@@ -109,15 +108,15 @@ impl Layer {
                 // Only snapshots make shared clusters, and an image with snapshots is not opened for writing.
                 Err(self.error(Operation::Map, offset, libc::EIO))
             }
-            Mapping::Normal(host) => Ok(self.plan_in_place(&mut state, piece, host)),
+            Mapping::Normal(host) => self.plan_in_place(&mut state, piece, host),
             Mapping::ZeroAllocated(host) => {
-                Ok(self.plan_zero_allocated(&mut state, piece, host, prepare))
+                self.plan_zero_allocated(&mut state, piece, host, prepare)
             }
             Mapping::Unallocated if geometry.guest_offset(guest).get() < backing.0 => {
-                Ok(self.plan_copy(&mut state, piece, prepare))
+                self.plan_copy(&mut state, piece, prepare)
             }
             Mapping::Unallocated | Mapping::ZeroPlain => {
-                Ok(self.plan_new(&mut state, piece, backing, prepare))
+                self.plan_new(&mut state, piece, backing, prepare)
             }
         }
     }
@@ -164,24 +163,27 @@ impl Layer {
         None
     }
 
-    fn plan_in_place(self: &Arc<Self>, state: &mut State, piece: Piece, host: HostCluster) -> Plan {
+    fn plan_in_place(
+        self: &Arc<Self>,
+        state: &mut State,
+        piece: Piece,
+        host: HostCluster,
+    ) -> Result<Plan> {
         let geometry = &self.geometry;
         let count = self.run_of(state, piece, |n, entry| {
             let next = HostCluster::new(host.get() + n);
             entry.mapping == Mapping::Normal(next) && entry.copied == Copied::Yes
         });
-        if let Some(hit) = self.metadata_hit(state, host, count) {
-            return Plan::Corrupt(hit);
-        }
+        self.check_range(state, host, count)?;
         let durable = state.variants.has(Variant::FuaWithoutMapping)
             || (state.slices.is_durable(geometry.slice_number(piece.guest), &state.clock)
                 && state.l1.is_durable(geometry.l1_index(piece.guest), &state.clock));
-        Plan::InPlace {
+        Ok(Plan::InPlace {
             at: self.host_at(host, piece.within),
             len: piece.len.min(count * geometry.cluster_size() - piece.within),
             lease: Lease::new(self, state),
             durable: if durable { Durable::Yes } else { Durable::No },
-        }
+        })
     }
 
     /// How many guest clusters from that of `piece` on, within its bytes and its slice, are not in flight and have an
@@ -209,7 +211,7 @@ impl Layer {
         piece: Piece,
         host: HostCluster,
         prepare: &mut dyn FnMut(Prepare) -> SharedJob,
-    ) -> Plan {
+    ) -> Result<Plan> {
         let run = Run { start: host, len: 1, stamp: Stamp::default(), content: Content::Unknown };
         if state.variants.has(Variant::ZeroAllocatedTakenForClean) {
             let claimed =
@@ -226,7 +228,7 @@ impl Layer {
         piece: Piece,
         backing: BackingEnd,
         prepare: &mut dyn FnMut(Prepare) -> SharedJob,
-    ) -> Plan {
+    ) -> Result<Plan> {
         let geometry = &self.geometry;
         let wanted = self.run_of(state, piece, |n, entry| match entry.mapping {
             Mapping::ZeroPlain => true,
@@ -241,7 +243,7 @@ impl Layer {
                 state.pools.ready.take(wanted).or_else(|| state.pools.dirty.take(wanted))
             }
         };
-        let Some(run) = taken else { return Plan::Refill(self.refill_job(state, wanted)) };
+        let Some(run) = taken else { return Ok(Plan::Refill(self.refill_job(state, wanted))) };
         let order = match self.policy {
             AllocPolicy::Ahead => Order::Plain,
             AllocPolicy::PerAllocation if state.variants.has(Variant::LinkTakenForPlain) => {
@@ -266,17 +268,20 @@ impl Layer {
     }
 
     /// The write goes straight into claimed clusters.
-    fn plan_claimed(self: &Arc<Self>, state: &mut State, piece: Piece, claimed: &Claimed) -> Plan {
+    fn plan_claimed(
+        self: &Arc<Self>,
+        state: &mut State,
+        piece: Piece,
+        claimed: &Claimed,
+    ) -> Result<Plan> {
         let run = claimed.run;
-        if let Some(hit) = self.metadata_hit(state, run.start, run.len) {
-            return Plan::Corrupt(hit);
-        }
+        self.check_range(state, run.start, run.len)?;
         let id = Claim::start(self, state, claimed, &Stage::Open);
-        Plan::Claimed {
+        Ok(Plan::Claimed {
             at: self.host_at(run.start, piece.within),
             len: piece.len.min(run.len * self.geometry.cluster_size() - piece.within),
             claim: Claim::adopt(self, id, claimed.first, run.len),
-        }
+        })
     }
 
     /// The claimed clusters are zeroed first.
@@ -286,22 +291,20 @@ impl Layer {
         piece: Piece,
         claimed: &Claimed,
         prepare: &mut dyn FnMut(Prepare) -> SharedJob,
-    ) -> Plan {
+    ) -> Result<Plan> {
         let run = claimed.run;
-        if let Some(hit) = self.metadata_hit(state, run.start, run.len) {
-            return Plan::Corrupt(hit);
-        }
+        self.check_range(state, run.start, run.len)?;
         let (id, first) = (state.last_claim.following(), claimed.first);
         let job = prepare(Prepare::Zeros(id, first, run));
         let started = Claim::start(self, state, claimed, &Stage::Zeroing(job.clone()));
         assert_eq!(started, id, "one claim is made in one lock hold");
         Claim::hold(self, state, first, run.len);
-        Plan::Zeroing {
+        Ok(Plan::Zeroing {
             job,
             at: self.host_at(run.start, piece.within),
             len: piece.len.min(run.len * self.geometry.cluster_size() - piece.within),
             claim: Claim::adopt(self, id, first, run.len),
-        }
+        })
     }
 
     /// A cluster over backing data: any counted cluster will do, since all of it is written.
@@ -310,9 +313,9 @@ impl Layer {
         state: &mut State,
         piece: Piece,
         prepare: &mut dyn FnMut(Prepare) -> SharedJob,
-    ) -> Plan {
+    ) -> Result<Plan> {
         let taken = state.pools.dirty.take(1).or_else(|| state.pools.ready.take(1));
-        let Some(run) = taken else { return Plan::Refill(self.refill_job(state, 1)) };
+        let Some(run) = taken else { return Ok(Plan::Refill(self.refill_job(state, 1))) };
         self.plan_whole(state, piece, run, (Owner::Pool, Around::Backing), prepare)
     }
 
@@ -324,17 +327,15 @@ impl Layer {
         run: Run,
         (owner, around): (Owner, Around),
         prepare: &mut dyn FnMut(Prepare) -> SharedJob,
-    ) -> Plan {
-        if let Some(hit) = self.metadata_hit(state, run.start, 1) {
-            return Plan::Corrupt(hit);
-        }
+    ) -> Result<Plan> {
+        self.check_range(state, run.start, 1)?;
         let id = state.last_claim.following();
         let one = Careful { id, guest: piece.guest, host: run.start, around };
         let job = prepare(Prepare::Whole(one));
         let claimed = Claimed { first: piece.guest, run, order: Order::Careful, owner };
         let started = Claim::start(self, state, &claimed, &Stage::Careful(job.clone()));
         assert_eq!(started, id, "one claim is made in one lock hold");
-        Plan::Careful { job, len: piece.len.min(self.geometry.cluster_size() - piece.within) }
+        Ok(Plan::Careful { job, len: piece.len.min(self.geometry.cluster_size() - piece.within) })
     }
 
     /// The job that zeroes claimed clusters. It holds them, and the grant of the write, until the disk is done with
@@ -369,18 +370,6 @@ impl Layer {
             }
             other => other,
         }
-    }
-
-    /// The first cluster of a target range that holds metadata: no guest byte may go there.
-    pub(crate) fn metadata_hit(
-        &self,
-        state: &State,
-        host: HostCluster,
-        count: u64,
-    ) -> Option<HostOffset> {
-        let mut clusters = (host.get()..host.get() + count).map(HostCluster::new);
-        let hit = clusters.find(|cluster| state.metadata.contains(cluster))?;
-        Some(self.geometry.host_offset(hit))
     }
 }
 

@@ -23,6 +23,9 @@ const MAX_TABLE_BYTES: u64 = 128 << 20;
 /// L2 tables and refcount blocks read at most, whatever their size.
 const MAX_TABLES: usize = 4096;
 
+/// Bytes of refcount blocks read at most: what they count is looked at one by one.
+const MAX_BLOCK_BYTES: u64 = 16 << 20;
+
 /// Clusters taken back at most: far more than any reservation.
 const MAX_FOUND: u64 = 1 << 18;
 
@@ -38,9 +41,10 @@ pub(super) async fn reclaim(
     if header.snapshots() > 0 || header.extensions().iter().any(|e| !known.contains(&e.kind)) {
         return Ok(());
     }
-    let tables: HashSet<HostCluster> = state.l1.tables(&geometry).collect();
-    if tables.len() > MAX_TABLES || tables.len() as u64 * geometry.cluster_size() > MAX_TABLE_BYTES
-    {
+    // Counted before they are collected: an image may name millions.
+    let named = state.l1.tables(&geometry).take(MAX_TABLES + 1).count();
+    let tables: HashSet<HostCluster> = state.l1.tables(&geometry).take(MAX_TABLES + 1).collect();
+    if named > MAX_TABLES || tables.len() as u64 * geometry.cluster_size() > MAX_TABLE_BYTES {
         return Ok(());
     }
     let Some(highest) = highest_in_use(lane, storage, state, &tables, &geometry).await? else {
@@ -50,7 +54,7 @@ pub(super) async fn reclaim(
     let counted = geometry.refblock_start(state.refcounts.table_len());
     let end = state.refcounts.end().min(counted).get();
     let (mut found, mut blocks) = (0, 0);
-    let max_blocks = (MAX_TABLE_BYTES / geometry.cluster_size()).min(MAX_TABLES as u64);
+    let max_blocks = (MAX_BLOCK_BYTES / geometry.cluster_size()).min(MAX_TABLES as u64);
     while next < end && blocks < max_blocks && found < MAX_FOUND {
         let first = HostCluster::new(next);
         let index = geometry.refblock_index(first);

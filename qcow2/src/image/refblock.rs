@@ -26,12 +26,11 @@ impl Layer {
         }
         let cluster = self.geometry.refblock_start(index);
         {
-            let state = self.lock();
+            let mut state = self.lock();
             let tried = state.refcounts.half_named == Some(index);
-            if state.metadata.contains(&cluster) && !tried {
-                // The range holds the image's own structures, yet nothing counts it.
-                let offset = self.geometry.host_offset(cluster).get();
-                return Err(self.error(Operation::Allocate, offset, libc::EIO));
+            if !tried {
+                // The range may hold the image's own structures although nothing counts it.
+                self.check_range(&mut state, cluster, 1)?;
             }
         }
         let block = self.block_counting(std::iter::once(cluster));
@@ -102,6 +101,7 @@ impl Layer {
             ));
         }
         let size = (blocks, clusters);
+        self.check_range(&mut self.lock(), start, blocks + clusters)?;
         self.claim_metadata(start, blocks + clusters);
         let written = self.write_table(index, size).await;
         let Ok((table, made)) = written else {
@@ -181,7 +181,7 @@ impl Layer {
         with_counts(&Arc::new(vec![0; len]), clusters, 1, &self.geometry).0
     }
 
-    /// Takes clusters beyond all others for metadata.
+    /// Takes clusters that nothing counts for metadata.
     fn claim_metadata(&self, start: HostCluster, count: u64) {
         let mut state = self.lock();
         state.metadata.extend((start.get()..start.get() + count).map(HostCluster::new));

@@ -55,7 +55,7 @@ impl Refcounts {
     }
 
     /// Every block that the table names.
-    pub(crate) fn blocks(&self, geometry: &Geometry) -> impl Iterator<Item = HostCluster> {
+    pub(crate) fn blocks(&self, geometry: &Geometry) -> impl Iterator<Item = HostCluster> + Clone {
         self.table.iter().filter_map(|&raw| match RefTableEntry::decode(raw, geometry) {
             Ok(RefTableEntry::Block(cluster)) => Some(cluster),
             _ => None,

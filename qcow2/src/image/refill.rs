@@ -69,11 +69,6 @@ impl Layer {
             often && result.is_ok()
         };
         let result = if sync { self.sync().await } else { result };
-        let marking = self.lock().work.marking.clone();
-        if let Some(marking) = marking {
-            // It needed the slot. Whoever is told of the damage finds the image marked.
-            drop(marking.join().await);
-        }
         self.lock().work.refill = None;
         result
     }
@@ -211,9 +206,8 @@ impl Layer {
                 continue;
             };
             // A count of zero for the image's own structures: zeroing them would be the end of it.
-            let hit = runs.iter().find_map(|&(at, len)| self.metadata_hit(&state, at, len));
-            if let Some(hit) = hit {
-                return Err(self.found_corrupt(&mut state, hit).0);
+            for &(start, len) in &runs {
+                self.check_range(&mut state, start, len)?;
             }
             let next = HostCluster::new(last.get() + len);
             if self.geometry.host_offset(next).get() >= crate::geometry::MAX_HOST_OFFSET {
@@ -250,7 +244,7 @@ impl Layer {
     }
 
     /// Writes a count of one for every cluster found.
-    async fn write_counts(&self, found: &Found) -> Result<()> {
+    async fn write_counts(self: &Arc<Self>, found: &Found) -> Result<()> {
         let (cluster, block) = self
             .load_block(found.index)
             .await?

@@ -72,6 +72,7 @@ impl Image {
         flags: Flags,
         grant: &mut Grant,
     ) -> Result<(u64, Settled)> {
+        // A slice once found stays until the piece is done.
         let mut held = None;
         loop {
             let mut prepare = |work| match work {
@@ -82,7 +83,7 @@ impl Image {
             };
             match self.top.plan(offset, mem.len() as u64, self.backing_end(), &mut prepare)? {
                 Plan::Load(job, pin) => {
-                    held = Some(pin);
+                    drop(held.replace(pin));
                     job.join().await?;
                 }
                 // Whatever became of the other writer: this one maps again.
@@ -126,10 +127,6 @@ impl Image {
                     context.commit();
                     job.join().await?;
                     return Ok((len, Settled::NeedsFlush));
-                }
-                Plan::Corrupt(at) => {
-                    drop(held);
-                    return Err(self.mark_corrupt(at).await);
                 }
             }
         }

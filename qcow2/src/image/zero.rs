@@ -183,6 +183,7 @@ impl Layer {
         if let Some(failure) = &state.failure {
             return Err(failure.clone());
         }
+        self.check_table(&state, first)?;
         if state.slices.get(number).is_none() {
             let table = state.l1.table(geometry.l1_index(first), geometry);
             if table.map_err(|error| self.entry_error(first, &error))?.is_some() {
@@ -215,15 +216,15 @@ impl Layer {
         let old = self.entry(state, cluster)?;
         let below = geometry.guest_offset(cluster).get() < backing.0;
         if let Some(host) = old.mapping.host_cluster() {
-            let shared = old.copied == Copied::No;
-            if shared || self.metadata_hit(state, host, 1).is_some() {
-                // Freeing it would free something else as well: the image is damaged.
+            if old.copied == Copied::No {
+                // Freeing it would free something else as well.
                 return Err(self.error(
                     Operation::Map,
                     geometry.guest_offset(cluster).get(),
                     libc::EIO,
                 ));
             }
+            self.check_range(state, host, 1)?;
         }
         let new = match (old.mapping, wanted) {
             (Mapping::Unallocated, _) if !below => return Ok(()),
