@@ -1,14 +1,19 @@
-//! What tests run in a process of its own: `child count IMAGE`.
+//! What tests run in a process of its own: `child count IMAGE` and `child hostile IMAGE`.
 
 use std::io;
 use std::path::Path;
 
-use blkring_tests::counted;
+use blkring_tests::{counted, hostile};
 
 fn main() -> io::Result<()> {
     let args: Vec<String> = std::env::args().skip(1).collect();
     match args.iter().map(String::as_str).collect::<Vec<_>>()[..] {
         ["count", image] => print!("{}", counted::table(Path::new(image))?),
+        ["hostile", image] => {
+            let (tried, kib) = hostile::measured(Path::new(image))?;
+            let opened = tried.opened.map_or_else(|error| error.to_string(), |()| "opened".into());
+            println!("{kib} KiB\n{opened}\n{:?}", tried.failed);
+        }
         _ => return Err(io::Error::other(format!("what is {args:?}?"))),
     }
     Ok(())
