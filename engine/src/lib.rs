@@ -38,6 +38,7 @@ mod job;
 mod lane;
 mod memory;
 mod memory_disk;
+mod notify;
 mod op;
 mod queue;
 mod raw;

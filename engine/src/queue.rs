@@ -15,6 +15,7 @@ use std::task::{Context as TaskContext, Poll};
 
 use crate::inbox::{Disk, Inbox, Incoming};
 use crate::lane::{Lane, LaneCounts, LaneKind, Sent};
+use crate::notify::Notify;
 use crate::request::Completion;
 use crate::service::Service;
 use crate::sys::EventFd;
@@ -125,7 +126,7 @@ pub struct Queue {
     uring: Option<Uring>,
     wakeups: Arc<Wakeups>,
     services: Vec<Arc<Service>>,
-    notify: Option<EventFd>,
+    notify: Option<Notify>,
     batch: Vec<usize>,
     completed: Vec<Completed>,
     enters: u64,
@@ -173,6 +174,9 @@ impl Queue {
         }
         if let (Some(uring), Some(event)) = (&mut self.uring, service.event()) {
             uring.watch(event.as_raw_fd(), WAKE_KEY + 1 + self.services.len() as u64)?;
+            if let Some(notify) = &self.notify {
+                notify.watch(event)?;
+            }
         }
         self.services.push(service.clone());
         // Jobs that were started before this queue knew of them.
@@ -221,6 +225,9 @@ impl Queue {
 
     /// A turn whose ring entries are not submitted yet.
     fn pass(&mut self) -> io::Result<Turn> {
+        if let Some(notify) = &self.notify {
+            notify.take(self.wakeups.event());
+        }
         self.wakeups.get_up();
         self.services.iter().for_each(|service| service.begin_turn());
         self.turning = true;
@@ -292,22 +299,30 @@ impl Queue {
         self.inbox.unfinished()
     }
 
-    /// A descriptor that becomes readable when a turn has something to do. For the owner's epoll loop: read it, then
-    /// turn until [`Turn::Idle`].
+    /// A descriptor that is readable when a turn has something to do: completions, wake-ups from other threads,
+    /// shared work of a target. For the owner's epoll loop, level-triggered: poll it, never read it, and turn until
+    /// [`Turn::Idle`] when it is readable. It lives as long as the queue.
+    ///
+    /// Completions of shared work interrupt the thread that submitted it, so a blocking call of the owner may fail
+    /// with EINTR and is to be made again.
     ///
     /// # Errors
     /// Of the kernel, or ENOTSUP for a queue without a ring.
     pub fn event_fd(&mut self) -> io::Result<RawFd> {
-        let Some(uring) = &self.uring else {
+        let (Some(uring), Some(wake)) = (&self.uring, self.wakeups.event()) else {
             return Err(io::Error::from_raw_os_error(libc::ENOTSUP));
         };
-        if self.notify.is_none() {
-            let event = EventFd::new()?;
-            uring.signal_to(event.as_raw_fd())?;
-            event.signal();
-            self.notify = Some(event);
-        }
-        Ok(self.notify.as_ref().expect("made above").as_raw_fd())
+        let notify = match self.notify.take() {
+            Some(notify) => notify,
+            None => {
+                let notify = Notify::new(uring, wake)?;
+                for event in self.services.iter().filter_map(|service| service.event()) {
+                    notify.watch(event)?;
+                }
+                notify
+            }
+        };
+        Ok(self.notify.insert(notify).as_raw_fd())
     }
 
     /// Where operations for this queue's ring are issued: for what is done outside any target, such as opening an

@@ -60,6 +60,56 @@ pub(crate) fn set_blocking(file: &File) -> io::Result<()> {
     }
 }
 
+/// Several descriptors as one that can be polled.
+pub(crate) struct Epoll(OwnedFd);
+
+/// When a descriptor of an [`Epoll`] counts as readable.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Trigger {
+    /// While it is.
+    Level,
+    /// Each time it becomes so, until the next [`Epoll::clear`].
+    Edge,
+}
+
+impl Epoll {
+    pub(crate) fn new() -> io::Result<Self> {
+        // SAFETY: epoll_create1 takes no pointers. Test: `every_wake_up_makes_the_event_descriptor_readable`.
+        let fd = unsafe { libc::epoll_create1(libc::EPOLL_CLOEXEC) };
+        if fd < 0 {
+            return Err(io::Error::last_os_error());
+        }
+        // SAFETY: the descriptor is new and nobody else owns it. Test: as above.
+        Ok(Epoll(unsafe { OwnedFd::from_raw_fd(fd) }))
+    }
+
+    pub(crate) fn add(&self, fd: RawFd, trigger: Trigger) -> io::Result<()> {
+        let edge = if trigger == Trigger::Edge { libc::EPOLLET } else { 0 };
+        let mut event = libc::epoll_event { events: (libc::EPOLLIN | edge) as u32, u64: 0 };
+        // SAFETY: one event on the stack; both descriptors are open. Test:
+        // `every_wake_up_makes_the_event_descriptor_readable`.
+        let error =
+            unsafe { libc::epoll_ctl(self.0.as_raw_fd(), libc::EPOLL_CTL_ADD, fd, &raw mut event) };
+        if error < 0 { Err(io::Error::last_os_error()) } else { Ok(()) }
+    }
+
+    /// Takes note of the edges so far.
+    pub(crate) fn clear(&self) {
+        let mut events = [libc::epoll_event { events: 0, u64: 0 }; 16];
+        // SAFETY: sixteen writable events on the stack. What does not fit is reported by the next call. Test:
+        // `every_wake_up_makes_the_event_descriptor_readable`.
+        unsafe {
+            libc::epoll_wait(self.0.as_raw_fd(), events.as_mut_ptr(), 16, 0);
+        }
+    }
+}
+
+impl AsRawFd for Epoll {
+    fn as_raw_fd(&self) -> RawFd {
+        self.0.as_raw_fd()
+    }
+}
+
 /// Waits until `fd` is readable or `milliseconds` are over.
 pub(crate) fn wait_readable(fd: RawFd, milliseconds: i32) {
     let mut poll = libc::pollfd { fd, events: libc::POLLIN, revents: 0 };
