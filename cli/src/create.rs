@@ -6,7 +6,7 @@ use std::ffi::OsString;
 use std::fs::File;
 use std::io;
 use std::os::unix::ffi::OsStringExt;
-use std::os::unix::fs::FileExt;
+use std::os::unix::fs::{FileExt, MetadataExt};
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
@@ -137,6 +137,11 @@ fn backing(options: &Options, given: &FormatOptions) -> Result<Option<Backing>, 
 fn backing_size(file: &Path, backing: &Backing) -> Result<u64, Failure> {
     let name = PathBuf::from(OsString::from_vec(backing.name.clone()));
     let path = file.parent().map(|directory| directory.join(&name)).unwrap_or(name);
+    let identity = |path: &Path| std::fs::metadata(path).ok().map(|m| (m.dev(), m.ino()));
+    if identity(file).is_some_and(|own| identity(&path) == Some(own)) {
+        let text = "Error: Trying to create an image with the same filename as the backing file";
+        return Err(failure(file, text));
+    }
     let size = match backing.format.as_slice() {
         b"raw" => File::open(&path)
             .and_then(|file| file.metadata())

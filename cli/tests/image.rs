@@ -90,3 +90,17 @@ fn a_probed_raw_image_is_not_written() {
     assert_eq!(run.code, Some(0));
     assert!(run.stderr.starts_with("WARNING: "), "{}", run.stderr);
 }
+
+#[test]
+fn no_image_is_made_over_its_own_backing_file() {
+    let scratch = Scratch::new();
+    blkring_ok(scratch.dir(), &words("create -q -f qcow2 image 1M"));
+    let before = std::fs::read(scratch.dir().join("image")).unwrap();
+    std::os::unix::fs::symlink("image", scratch.dir().join("link")).unwrap();
+    for backing in ["image", "./image", "link"] {
+        let words = ["create", "-f", "qcow2", "-b", backing, "-F", "qcow2", "image"];
+        let output = blkring(scratch.dir(), &words);
+        assert_eq!(output.code, Some(1), "{backing}");
+    }
+    assert_eq!(std::fs::read(scratch.dir().join("image")).unwrap(), before);
+}

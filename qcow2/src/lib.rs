@@ -1,6 +1,49 @@
-//! The qcow2 driver.
+//! A qcow2 driver for many queues, on io_uring: an [`Image`] is opened once and shared; each thread drives it by a
+//! queue of its own.
 //!
-//! Modules without I/O, on which everything else stands:
+//! ```
+//! use std::os::unix::fs::FileExt;
+//!
+//! use blkring_engine::{Access, Flags, IoMem, OpenOptions, QueueOptions, QueueSeed, Storage};
+//! use blkring_qcow2::{CreateOptions, FileOpener, Image, ImageOptions, Layout};
+//!
+//! # fn main() -> Result<(), Box<dyn std::error::Error>> {
+//! # let directory = tempfile::tempdir()?;
+//! # let path = directory.path().join("disk.qcow2");
+//! // A new image is a few writes to an empty file, the header last.
+//! let layout = Layout::plan(&CreateOptions { size: 1 << 30, ..CreateOptions::default() })?;
+//! let file = std::fs::File::create_new(&path)?;
+//! file.set_len(layout.file_length)?;
+//! for write in &layout.writes {
+//!     file.write_all_at(&write.bytes, write.offset.get())?;
+//! }
+//! file.sync_all()?;
+//!
+//! // Each thread has a queue; any number of them attach to one image.
+//! let mut queue = QueueSeed::new(QueueOptions::default())?.start()?;
+//! let storage = Storage::open(&path, &OpenOptions::new().access(Access::ReadWrite))?;
+//! let (lane, opener) = (queue.lane(), FileOpener::default());
+//! let image =
+//!     queue.block_on(Image::open(&lane, storage, &opener, ImageOptions::new().writable()))??;
+//! let disk = queue.attach(&image)?;
+//! queue.block_on(async {
+//!     disk.write(4096, IoMem::from(vec![7; 512]), Flags::empty()).await?;
+//!     disk.flush().await?;
+//!     let bytes = IoMem::from(vec![0; 512]);
+//!     disk.read(4096, bytes.clone()).await?;
+//!     assert_eq!(bytes.to_vec(), [7; 512]);
+//!     image.close().await
+//! })??;
+//! # Ok(())
+//! # }
+//! ```
+//!
+//! An image that is dropped without [`Image::close`] is as after a power cut: what was flushed is there, and the
+//! reservation is found again when it is next opened for writing. Nothing here locks the file: that no second
+//! program writes it is the embedder's duty. [`FileOpener`] follows any path that an image names; an embedder that
+//! does not trust its images brings an [`Opener`] of its own.
+//!
+//! Below it are modules without I/O:
 //!
 //! - [`GuestOffset`], [`HostOffset`], [`GuestCluster`] and [`HostCluster`] are addresses that
 //!   cannot be mixed up; [`Geometry`] leads from one to another.

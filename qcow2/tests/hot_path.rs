@@ -61,13 +61,15 @@ fn warm_allocations(path: &Path) -> u64 {
     for _ in 0..50 {
         round(&mut queue, &disk, &mem);
     }
-    let counted = measure(|| {
-        for _ in 0..100 {
-            round(&mut queue, &disk, &mem);
-        }
-    });
+    // Lists grow to the largest number of tasks that were ever woken at once, which is a matter of timing: warm is
+    // when a run of rounds needs no more. An allocation for each request would show in every run.
+    let mut run = || {
+        let rounds = || (0..100).for_each(|_| round(&mut queue, &disk, &mem));
+        measure(rounds).count_total
+    };
+    let counted = (0..20).map(|_| run()).min().unwrap();
     queue.block_on(image.close()).unwrap().unwrap();
-    counted.count_total
+    counted
 }
 
 #[test]
