@@ -1,7 +1,8 @@
 //! An image that contradicts itself: its corrupt bit is set, and nothing else of it is written any more.
 //!
-//! A guest write or an allocation would go where the image keeps its own structures. What is wrong is found under the state's lock, before anything is written; the mark is shared work, and
-//! a request that fails waits for it before it is answered.
+//! A guest write or an allocation would go where the image keeps its own structures. What is wrong is found under the
+//! layer's lock, before anything is written; the mark is shared work, and a request that fails waits for it before it
+//! is answered.
 
 use std::sync::Arc;
 
