@@ -66,7 +66,7 @@ impl Layer {
     pub(crate) fn flush_job(self: &Arc<Self>) -> SharedJob {
         let mut state = self.lock();
         state.pools.flushes += 1;
-        if self.broken(&state, Variant::FlushJoinsFrozenCut)
+        if self.breaks(Variant::FlushJoinsFrozenCut)
             && let Some(frozen) =
                 state.work.frozen_flush.clone().filter(|job| job.result().is_none())
         {
@@ -85,7 +85,7 @@ impl Layer {
         self.take_slot(Holder::Cut, |_, _| ()).await;
         self.load_blocks_to_free().await;
         let frozen = self.freeze(&mut self.lock());
-        if self.broken(&self.lock(), Variant::SlotFreedBeforeLanding) {
+        if self.breaks(Variant::SlotFreedBeforeLanding) {
             self.give_slot_up();
         }
         let failure = self.lock().failure.clone();
@@ -108,7 +108,7 @@ impl Layer {
         loop {
             let other = {
                 let mut state = self.lock();
-                if holder == Holder::Refill && self.broken(&state, Variant::RefillWithoutSlot) {
+                if holder == Holder::Refill && self.breaks(Variant::RefillWithoutSlot) {
                     return first(self, &mut state);
                 }
                 match state.work.slot.clone() {
@@ -176,7 +176,7 @@ impl Layer {
         let places = slices.iter().map(place).collect();
         let l1 = state.l1.freeze(self.l1_unit());
         let unlinked = std::mem::take(&mut state.unlinks.fresh);
-        if self.broken(state, Variant::DecrementInOwnCut) {
+        if self.breaks(Variant::DecrementInOwnCut) {
             state.unlinks.to_free.extend(unlinked.iter().map(|one| one.cluster));
         }
         let mut frozen = Frozen { slices, places, l1, unlinked, ..Frozen::default() };
@@ -261,20 +261,20 @@ impl Layer {
     fn settle(&self, frozen: &Frozen, success: bool) {
         let mut state = self.lock();
         if !success {
-            if self.broken(&state, Variant::DirtyMarksLostOnError) {
+            if self.breaks(Variant::DirtyMarksLostOnError) {
                 state.slices.landed(&frozen.slices, Default::default());
             } else {
                 state.slices.put_back(&frozen.slices);
             }
             state.l1.put_back(&frozen.l1);
-            if !self.broken(&state, Variant::UnlinkMarksLostOnError) {
+            if !self.breaks(Variant::UnlinkMarksLostOnError) {
                 state.unlinks.fresh.extend(&frozen.unlinked);
             } else {
                 let due = frozen.unlinked.iter().map(|one| (Default::default(), *one));
                 state.unlinks.removed.extend(due);
             }
             // What the disk has of these counts is unknown: load them anew, and set them to zero again.
-            if self.broken(&state, Variant::FailedDecrementRecycled) {
+            if self.breaks(Variant::FailedDecrementRecycled) {
                 frozen.freed.iter().for_each(|&one| state.put_dirty(one, Default::default()));
             } else {
                 state.unlinks.to_free.extend(&frozen.freed);
@@ -287,13 +287,13 @@ impl Layer {
         let stamp = state.clock.landed();
         state.slices.landed(&frozen.slices, stamp);
         state.l1.landed(&frozen.l1, stamp);
-        let in_own_cut = self.broken(&state, Variant::DecrementInOwnCut);
+        let in_own_cut = self.breaks(Variant::DecrementInOwnCut);
         let removed = frozen.unlinked.iter().filter(|_| !in_own_cut).map(|one| (stamp, *one));
         state.unlinks.removed.extend(removed);
         for cluster in &frozen.freed {
             state.refcounts.freed(*cluster);
         }
-        if self.broken(&state, Variant::EvictionPromotes) {
+        if self.breaks(Variant::EvictionPromotes) {
             state.clock.synced(stamp);
         }
         state.recycle(self.reserve);

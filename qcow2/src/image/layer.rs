@@ -213,13 +213,9 @@ impl Layer {
         }
     }
 
-    /// Whether a rule is broken, for those who do not hold the lock.
+    /// Whether a rule is broken.
     pub(crate) fn breaks(&self, variant: Variant) -> bool {
         self.variants.has(variant)
-    }
-
-    pub(crate) fn broken(&self, state: &State, variant: Variant) -> bool {
-        state.variants.has(variant)
     }
 }
 

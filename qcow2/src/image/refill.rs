@@ -117,7 +117,7 @@ impl Layer {
         let found = self.find(want).await?;
         let count = found.runs.iter().map(|(_, len)| len).sum();
         tracing::debug!(path = %self.storage.path(), clusters = count, runs = ?found.runs, "reserve");
-        let early = self.broken(&self.lock(), Variant::EntryBeforeRefcount);
+        let early = self.breaks(Variant::EntryBeforeRefcount);
         if early {
             self.give_out(&found, Stamp::default());
         }
@@ -228,14 +228,14 @@ impl Layer {
         let end = self.geometry.host_offset(HostCluster::new(start.get() + len)).get();
         let offset = self.geometry.host_offset(start).get();
         let inside = self.storage.size().clamp(offset, end) - offset;
-        if inside > 0 && !self.broken(&self.lock(), Variant::AllocationTakenForZero) {
+        if inside > 0 && !self.breaks(Variant::AllocationTakenForZero) {
             self.storage.write_zeroes(self.service.lane(), offset, inside, Flags::empty()).await?;
         }
         self.storage.grow(self.service.lane(), end).await
     }
 
     async fn zero(&self, start: HostCluster, len: u64) -> Result<()> {
-        if self.broken(&self.lock(), Variant::AllocationTakenForZero) {
+        if self.breaks(Variant::AllocationTakenForZero) {
             return Ok(());
         }
         let offset = self.geometry.host_offset(start).get();
