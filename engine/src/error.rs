@@ -51,7 +51,8 @@ impl fmt::Display for Operation {
 /// The error is small and cheap to copy between the waiters of shared work. `errno` is what a guest or a caller of
 /// a C interface is told; the other fields are for people.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[error("{path}: {operation} at offset {offset}: {}", describe(*.errno))]
+#[error("{path}: {operation} at offset {offset}: {}", describe(*.errno, *.reason))]
+#[non_exhaustive]
 pub struct IoError {
     /// The file, as it was opened.
     pub path: Arc<str>,
@@ -61,12 +62,21 @@ pub struct IoError {
     pub offset: u64,
     /// A positive error number of Linux (`EIO`, `ENOSPC`, ...).
     pub errno: i32,
+    /// What was met that `errno` alone does not tell, such as "compressed cluster".
+    pub reason: Option<&'static str>,
 }
 
 impl IoError {
     /// An error of `operation` at `offset` of the file `path`.
     pub fn new(path: &Arc<str>, operation: Operation, offset: u64, errno: i32) -> Self {
-        IoError { path: path.clone(), operation, offset, errno: errno.abs() }
+        IoError { path: path.clone(), operation, offset, errno: errno.abs(), reason: None }
+    }
+
+    /// The same error, which says what was met.
+    #[must_use]
+    pub fn because(mut self, reason: &'static str) -> Self {
+        self.reason = Some(reason);
+        self
     }
 
     /// Whether the host had no room (`ENOSPC` or `EDQUOT`).
@@ -85,8 +95,16 @@ pub(crate) fn is_unsupported(errno: i32) -> bool {
     matches!(errno, libc::ENODEV | libc::ENOSYS | libc::EOPNOTSUPP | libc::ENOTTY)
 }
 
-fn describe(errno: i32) -> String {
-    std::io::Error::from_raw_os_error(errno).to_string()
+fn describe(errno: i32, reason: Option<&str>) -> String {
+    let text = std::io::Error::from_raw_os_error(errno).to_string();
+    match reason {
+        None => text,
+        // The reason takes the place of the number.
+        Some(reason) => {
+            let words = text.split_once(" (os error").map_or(text.as_str(), |(words, _)| words);
+            format!("{words} ({reason})")
+        }
+    }
 }
 
 /// The result of a request or of one step of it.
@@ -104,5 +122,14 @@ mod tests {
             "disk.img: write zeroes at offset 65536: No space left on device (os error 28)"
         );
         assert!(error.is_no_space());
+    }
+
+    #[test]
+    fn an_error_says_what_was_met() {
+        let error = IoError::new(&"disk.qcow2".into(), Operation::Map, 65536, libc::ENOTSUP);
+        assert_eq!(
+            error.because("compressed cluster").to_string(),
+            "disk.qcow2: map at offset 65536: Operation not supported (compressed cluster)"
+        );
     }
 }

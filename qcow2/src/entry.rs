@@ -74,6 +74,17 @@ impl EntryError {
         }
     }
 
+    /// What is wrong in a few words, for an [`IoError`](blkring_engine::IoError).
+    pub const fn reason(&self) -> &'static str {
+        match self {
+            Self::ReservedBits { .. } => "table entry with reserved bits set",
+            Self::Unaligned { .. } => "unaligned table entry",
+            Self::OffsetTooLarge { .. } => "table entry beyond the largest offset",
+            Self::CopiedNothing { .. } => "table entry with a flag and no cluster",
+            Self::Compressed { .. } => "compressed cluster",
+        }
+    }
+
     /// Whether the image is damaged (as opposed to using a feature that is not supported).
     pub const fn is_corruption(&self) -> bool {
         !matches!(self, Self::Compressed { .. })

@@ -18,6 +18,7 @@ impl Layer {
     /// The error of who met the damage at `at`. Begins to mark the image; from here on every change fails.
     pub(crate) fn corrupt(self: &Arc<Self>, state: &mut State, at: HostOffset) -> IoError {
         let error = self.error(Operation::Map, at.get(), libc::EIO);
+        let error = error.because("a cluster of the image's own structures");
         state.failure.get_or_insert(error.clone());
         let layer = self.clone();
         let mark = || self.service.start(layer.mark_corrupt(at));

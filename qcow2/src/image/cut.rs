@@ -319,7 +319,7 @@ impl Layer {
             let named = state.refcounts.block_at(index, &self.geometry);
             let named = named.map_err(|error| {
                 tracing::warn!(path = %self.storage.path(), index, %error, "bad refcount table entry");
-                self.error(Operation::Allocate, index as u64 * 8, libc::EIO)
+                self.error(Operation::Allocate, index as u64 * 8, libc::EIO).because(error.reason())
             })?;
             let Some(cluster) = named else { return Ok(None) };
             if let Some(block) = state.refcounts.cached(index) {

@@ -74,7 +74,7 @@ impl Layer {
     pub(crate) fn entry_error(&self, cluster: GuestCluster, error: &EntryError) -> IoError {
         let offset = self.geometry.guest_offset(cluster).get();
         tracing::warn!(path = %self.storage.path(), offset, %error, "bad table entry");
-        self.error(Operation::Map, offset, error.errno())
+        self.error(Operation::Map, offset, error.errno()).because(error.reason())
     }
 
     /// Where `len` bytes from `offset` (within the virtual size) are, as far as that is one extent.

@@ -50,7 +50,8 @@ impl Image {
     ) -> Result<()> {
         let end = offset + len;
         if flags.contains(Flags::NO_FALLBACK) && !self.is_whole(offset, len) {
-            return Err(self.top.error(Operation::WriteZeroes, offset, libc::ENOTSUP));
+            let error = self.top.error(Operation::WriteZeroes, offset, libc::ENOTSUP);
+            return Err(error.because("a part of a cluster takes zeros to be written"));
         }
         let wanted =
             if flags.contains(Flags::MAY_UNMAP) { Wanted::ZerosUnmapped } else { Wanted::Zeros };

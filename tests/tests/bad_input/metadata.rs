@@ -3,10 +3,10 @@
 
 use std::process::Command;
 
-use blkring_engine::{Flags, IoMem, Request};
-use blkring_qcow2::{Access, Header, OpenError};
+use blkring_engine::{Flags, IoMem, Request, Storage};
+use blkring_qcow2::{Access, FileOpener, Header, Image, ImageOptions, OpenError};
 use blkring_tests::deadline::within;
-use blkring_tests::hostile::{Tried, everything, sample, try_in_memory, try_on};
+use blkring_tests::hostile::{Tried, everything, queue_in_memory, sample, try_in_memory, try_on};
 use blkring_tests::image_world::Places;
 use blkring_tests::images::queue;
 use blkring_tests::tools::{missing, run_ok};
@@ -205,4 +205,24 @@ fn qemu_sees_the_corrupt_bit() {
     let tried = try_on(&mut queue(), open(), |_| write());
     let error = tried.opened.unwrap_err();
     assert!(error.to_string().contains("corrupt"), "{error}");
+}
+
+/// The error of a request says which kind of entry it met, not only EIO.
+#[test]
+fn an_error_says_what_the_request_met() {
+    let cluster = 65536;
+    let mut bytes = sample(cluster);
+    let places = Places::of(&bytes);
+    put(&mut bytes, places.tables[0].start as usize, (places.l1.start + 512) | COPIED);
+    let mut queue = queue_in_memory();
+    let lane = queue.lane();
+    let storage = Storage::in_memory("odd.qcow2", bytes, 4 << 20);
+    let opener = FileOpener::default();
+    let opened = queue.block_on(Image::open(&lane, storage, &opener, ImageOptions::new()));
+    let disk = queue.attach(&opened.unwrap().unwrap()).unwrap();
+    let error = queue.block_on(disk.read(0, IoMem::from(vec![0; 512]))).unwrap().unwrap_err();
+    assert_eq!(
+        error.to_string(),
+        "odd.qcow2: map at offset 0: Input/output error (unaligned table entry)"
+    );
 }
