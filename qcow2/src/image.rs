@@ -13,6 +13,7 @@ mod close;
 mod copy;
 mod corrupt;
 mod cut;
+mod extents;
 mod l1;
 mod layer;
 mod lease;
@@ -39,6 +40,7 @@ use blkring_engine::tracker::Tracker;
 use blkring_engine::tracker::sync::Mutex;
 use blkring_engine::{BufferPool, LaneCounts, Result, Service, Storage};
 
+pub use extents::{GuestBytes, GuestExtent};
 pub use open::{FileOpener, OpenError, Opener};
 pub use options::{AllocPolicy, ImageOptions};
 pub use statistics::ImageStatistics;

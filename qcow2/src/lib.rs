@@ -82,6 +82,7 @@ pub use header::{
     MAX_BACKING_NAME_BYTES, RefTable, TableKind,
 };
 pub use image::{
-    AllocPolicy, FileOpener, Image, ImageInfo, ImageOptions, ImageStatistics, OpenError, Opener,
+    AllocPolicy, FileOpener, GuestBytes, GuestExtent, Image, ImageInfo, ImageOptions,
+    ImageStatistics, OpenError, Opener,
 };
 pub use layout::{CreateError, CreateOptions, Layout, LayoutWrite};

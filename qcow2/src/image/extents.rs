@@ -1,0 +1,217 @@
+//! Where the guest's bytes are: runs of one kind, found in the tables of the chain and in no data.
+//!
+//! The answer is a snapshot. Nothing is held for it: once it is given, writes, discards and cuts may change what it
+//! tells.
+
+use std::sync::Arc;
+
+use blkring_engine::{ExtentKind, IoError, Operation, Result, Storage};
+
+use super::layer::{Layer, Pin};
+use super::state::{SharedJob, State};
+use super::{Image, Member};
+use crate::address::{GuestCluster, GuestOffset};
+use crate::entry::{L2Entry, Mapping};
+
+/// Raw files count in whole sectors of so many bytes.
+const SECTOR: u64 = 512;
+
+/// A run of guest bytes of one kind.
+#[derive(Clone)]
+pub struct GuestExtent {
+    /// First byte, in the guest's disk.
+    pub offset: u64,
+    /// Bytes.
+    pub len: u64,
+    /// Which file of the chain says so: 0 is the topmost. Of [`GuestBytes::Absent`], the deepest that reaches so far.
+    pub depth: usize,
+    /// Where the bytes are.
+    pub bytes: GuestBytes,
+    /// The file at `depth`.
+    pub storage: Arc<Storage>,
+}
+
+/// Where the bytes of a run are.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum GuestBytes {
+    /// In the file, from this offset on.
+    Data(u64),
+    /// Zeros that need no reading. With a place in the file, from the offset on, where there is one: a hole of a raw
+    /// file, or a cluster that is kept for later writes.
+    Zero(Option<u64>),
+    /// In this file they are nowhere; if nothing lies below, they read as zeros.
+    Absent,
+}
+
+/// What a layer knows of the bytes from an offset on.
+enum Found {
+    /// The slice is not in the cache: wait for the job, keeping the pin, and look again.
+    Load(SharedJob, Pin),
+    /// This, for so many bytes.
+    Run(GuestBytes, u64),
+}
+
+impl Image {
+    /// How many files the chain has, with the topmost.
+    pub fn depth(&self) -> usize {
+        1 + self.chain.backing.len()
+    }
+
+    /// The run that begins at `offset` and ends at `limit` at the latest, as the guest sees it: [`GuestBytes::Absent`]
+    /// means that no file of the chain has these bytes. The run may end although the next is of the same kind. To be awaited on a queue that the image is
+    /// attached to: tables are loaded by shared work.
+    ///
+    /// # Errors
+    /// EINVAL unless `offset` < `limit` and `limit` is within the virtual size; ESHUTDOWN once the image is closed;
+    /// of the files, and of tables that cannot be followed.
+    pub async fn extent(&self, offset: u64, limit: u64) -> Result<GuestExtent> {
+        let mut depth = 0;
+        let mut limit = limit;
+        loop {
+            let found = self.extent_in(depth, offset, limit).await?;
+            let Some(next) = self.chain.backing.get(depth).filter(|_| found.is_absent()) else {
+                return Ok(found);
+            };
+            // Beyond the end of what lies below everything is zero, and nothing further down is seen.
+            let end = next.guest_size();
+            if offset >= end {
+                return Ok(found);
+            }
+            limit = (found.offset + found.len).min(end);
+            depth += 1;
+        }
+    }
+
+    /// The same as one file of the chain sees it, `depth` files below the topmost: [`GuestBytes::Absent`] means that
+    /// it does not have these bytes.
+    ///
+    /// # Errors
+    /// As [`Image::extent`]; EINVAL too if there is no such file or it ends before `offset`.
+    pub async fn extent_in(&self, depth: usize, offset: u64, limit: u64) -> Result<GuestExtent> {
+        let error = |errno| IoError::new(self.top.storage.path(), Operation::Map, offset, errno);
+        if self.closing.lock().is_some() {
+            return Err(error(libc::ESHUTDOWN));
+        }
+        let limit = limit.min(self.size_at(depth).unwrap_or(0));
+        if offset >= limit {
+            return Err(error(libc::EINVAL));
+        }
+        let run = |storage: &Arc<Storage>, bytes, len| GuestExtent {
+            offset,
+            len,
+            depth,
+            bytes,
+            storage: storage.clone(),
+        };
+        let layer = match depth.checked_sub(1).and_then(|below| self.chain.backing.get(below)) {
+            None => &self.top,
+            Some(Member::Qcow2(layer)) => layer,
+            Some(Member::Raw(storage)) => {
+                // The last sector may end beyond the end of the file.
+                let extent = storage.extent(offset, limit)?;
+                let bytes = match extent.kind {
+                    ExtentKind::Data => GuestBytes::Data(offset),
+                    ExtentKind::Zero => GuestBytes::Zero(Some(offset)),
+                };
+                return Ok(run(storage, bytes, extent.len));
+            }
+        };
+        let mut held = None;
+        loop {
+            match layer.whereabouts(offset, limit - offset)? {
+                Found::Load(job, pin) => {
+                    held = Some(pin);
+                    job.join().await?;
+                }
+                Found::Run(bytes, len) => {
+                    drop(held);
+                    return Ok(run(&layer.storage, bytes, len));
+                }
+            }
+        }
+    }
+
+    /// Bytes of the disk that a file of the chain holds; `None` if there is no such file.
+    pub fn size_at(&self, depth: usize) -> Option<u64> {
+        match depth.checked_sub(1) {
+            None => Some(self.info.virtual_size),
+            Some(below) => self.chain.backing.get(below).map(Member::guest_size),
+        }
+    }
+}
+
+impl GuestExtent {
+    /// Whether the file at its depth does not have these bytes.
+    pub fn is_absent(&self) -> bool {
+        self.bytes == GuestBytes::Absent
+    }
+}
+
+impl Member {
+    fn guest_size(&self) -> u64 {
+        match self {
+            Member::Qcow2(_) => self.size(),
+            Member::Raw(_) => self.size().next_multiple_of(SECTOR),
+        }
+    }
+}
+
+impl Layer {
+    /// What the tables say of `len` bytes from `offset` on (within the virtual size), as far as that is one run.
+    fn whereabouts(self: &Arc<Self>, offset: u64, len: u64) -> Result<Found> {
+        let geometry = &self.geometry;
+        let first = geometry.guest_cluster(GuestOffset::new(offset));
+        let mut state = self.lock();
+        let table = state.l1.table(geometry.l1_index(first), geometry);
+        if table.map_err(|error| self.entry_error(first, &error))?.is_none() {
+            let end = (offset / geometry.l1_entry_span() + 1) * geometry.l1_entry_span();
+            return Ok(Found::Run(GuestBytes::Absent, len.min(end - offset)));
+        }
+        let number = geometry.slice_number(first);
+        if state.slices.get(number).is_none() {
+            let job = self.load(&mut state, number);
+            return Ok(Found::Load(job, Pin::new(self, &mut state, number)));
+        }
+        let entry = self.entry(&mut state, first)?;
+        let within = geometry.offset_in_cluster(GuestOffset::new(offset));
+        let clusters = self.clusters_like(&mut state, first, entry, within + len);
+        let place = |host| self.host_at(host, within).get();
+        let bytes = match entry.mapping {
+            Mapping::Unallocated => GuestBytes::Absent,
+            Mapping::ZeroPlain => GuestBytes::Zero(None),
+            Mapping::ZeroAllocated(host) => GuestBytes::Zero(Some(place(host))),
+            Mapping::Normal(host) => GuestBytes::Data(place(host)),
+        };
+        Ok(Found::Run(bytes, len.min(clusters * geometry.cluster_size() - within)))
+    }
+
+    /// How many guest clusters from `first` on, within one slice and `bytes` bytes, are mapped as `entry` goes on.
+    fn clusters_like(
+        &self,
+        state: &mut State,
+        first: GuestCluster,
+        entry: L2Entry,
+        bytes: u64,
+    ) -> u64 {
+        let geometry = &self.geometry;
+        let in_slice = geometry.slice_entries() - geometry.slice_index(first) as u64;
+        let wanted = geometry.clusters_for(bytes).min(in_slice);
+        let mut count = 1;
+        while count < wanted {
+            let next = GuestCluster::new(first.get() + count);
+            let Ok(other) = self.entry(state, next) else { break };
+            let alike = std::mem::discriminant(&entry.mapping)
+                == std::mem::discriminant(&other.mapping)
+                && match (entry.mapping.host_cluster(), other.mapping.host_cluster()) {
+                    (Some(here), Some(there)) => here.get() + count == there.get(),
+                    (here, there) => here.is_none() && there.is_none(),
+                };
+            if !alike {
+                break;
+            }
+            count += 1;
+        }
+        count
+    }
+}
