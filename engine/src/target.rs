@@ -23,6 +23,12 @@ pub trait Target: Send + Sync + 'static {
     /// Where shared work issues its ops, if the target has any.
     fn service(&self) -> Option<&Arc<Service>>;
 
+    /// Begins shared work that was left for a quiet moment, if there is any, and says whether it did. A queue asks in
+    /// a turn that finds nothing to do, while none of its requests is unanswered; other queues may be busy.
+    fn idle(self: &Arc<Self>) -> bool {
+        false
+    }
+
     /// The size in bytes that requests may reach.
     fn size(&self) -> u64;
 

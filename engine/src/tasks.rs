@@ -26,9 +26,12 @@ pub(crate) trait Pool {
     /// Drops a request that still waits; false if it does not.
     fn withdraw(&mut self, place: usize) -> bool;
     fn finish(&mut self, place: usize);
+    /// Lets the target begin what was left for a quiet moment; says whether it did.
+    fn idle(&self) -> bool;
 }
 
-struct TypedPool<M, F> {
+struct TypedPool<T, M, F> {
+    target: Arc<T>,
     make: M,
     places: Vec<Place<F>>,
     free: Vec<usize>,
@@ -41,22 +44,25 @@ struct Place<F> {
 
 /// The pool for the requests of `target` on `lane`.
 pub(crate) fn pool<T: Target>(target: Arc<T>, lane: Lane) -> Box<dyn Pool> {
-    let make =
-        move |request, progress| target.clone().run(Context::new(lane.clone(), progress), request);
-    boxed(make)
+    let make = move |target: Arc<T>, request, progress| {
+        target.run(Context::new(lane.clone(), progress), request)
+    };
+    boxed(target, make)
 }
 
-fn boxed<M, F>(make: M) -> Box<dyn Pool>
+fn boxed<T, M, F>(target: Arc<T>, make: M) -> Box<dyn Pool>
 where
-    M: Fn(Request, Arc<Progress>) -> F + 'static,
+    T: Target,
+    M: Fn(Arc<T>, Request, Arc<Progress>) -> F + 'static,
     F: Future<Output = Result<()>> + 'static,
 {
-    Box::new(TypedPool { make, places: Vec::new(), free: Vec::new() })
+    Box::new(TypedPool { target, make, places: Vec::new(), free: Vec::new() })
 }
 
-impl<M, F> Pool for TypedPool<M, F>
+impl<T, M, F> Pool for TypedPool<T, M, F>
 where
-    M: Fn(Request, Arc<Progress>) -> F,
+    T: Target,
+    M: Fn(Arc<T>, Request, Arc<Progress>) -> F,
     F: Future<Output = Result<()>>,
 {
     fn start(&mut self, request: Request) -> usize {
@@ -66,7 +72,7 @@ where
         });
         let place = &mut self.places[index];
         place.progress.reset();
-        let future = (self.make)(request, place.progress.clone());
+        let future = (self.make)(self.target.clone(), request, place.progress.clone());
         place.future.set(Some(future));
         index
     }
@@ -87,6 +93,10 @@ where
     fn finish(&mut self, place: usize) {
         self.places[place].future.set(None);
         self.free.push(place);
+    }
+
+    fn idle(&self) -> bool {
+        self.target.idle()
     }
 }
 

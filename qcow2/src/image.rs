@@ -7,6 +7,7 @@
 //! Metadata reaches the file by a *cut* (`cut`), the only writer of L2 slices and L1 entries; refcounts are written by
 //! refills and cuts, under one slot.
 
+mod background;
 mod claim;
 mod clock;
 mod close;

@@ -60,6 +60,10 @@ impl Layer {
             drop(refill.join().await);
         }
         self.flush_job().join().await?;
+        let background = self.lock().work.background_sync.clone();
+        if let Some(background) = background {
+            background.join().await?;
+        }
         // A flush that nobody waits for any more may still be on its way.
         self.take_slot(Holder::Closing, |_, _| ()).await;
         let result = self.give_back().await;

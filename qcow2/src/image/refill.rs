@@ -106,6 +106,7 @@ impl Layer {
                 return Err(error);
             }
             let stamp = state.clock.landed();
+            state.pools.refilled = stamp;
             state.pools.ready.put(Run { stamp, content: Content::Zero, ..run });
             got += run.len;
         }
@@ -128,7 +129,11 @@ impl Layer {
             }
             return Err(error);
         }
-        let stamp = self.lock().clock.landed();
+        let stamp = {
+            let mut state = self.lock();
+            state.pools.refilled = state.clock.landed();
+            state.pools.refilled
+        };
         if self.policy == AllocPolicy::PerAllocation {
             // Zeroing comes with each use; the counts at least are synced ahead.
             self.sync().await?;

@@ -26,6 +26,10 @@ impl Target for Image {
         Some(&self.service)
     }
 
+    fn idle(self: &Arc<Self>) -> bool {
+        self.counters.is_idle() && self.closing.lock().is_none() && self.top.sync_when_idle()
+    }
+
     fn size(&self) -> u64 {
         self.info.virtual_size
     }

@@ -57,6 +57,8 @@ pub(crate) struct Pools {
     pub(crate) last_refill: u64,
     /// Cuts asked for since the last refill.
     pub(crate) flushes: u64,
+    /// When what the last refill made had landed.
+    pub(crate) refilled: Stamp,
 }
 
 /// The shared work that is going on.
@@ -71,6 +73,8 @@ pub(crate) struct Work {
     /// The flush whose cut was frozen last; only a broken variant looks at it.
     pub(crate) frozen_flush: Option<SharedJob>,
     pub(crate) refill: Option<SharedJob>,
+    /// An fdatasync that nobody asked for.
+    pub(crate) background_sync: Option<SharedJob>,
     /// Marks the image as damaged.
     pub(crate) marking: Option<SharedJob>,
     /// Closes the image.

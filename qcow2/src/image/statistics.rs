@@ -33,6 +33,11 @@ impl Counters {
         }
         Inside(self)
     }
+
+    /// Whether no request is inside, of any queue.
+    pub(super) fn is_idle(&self) -> bool {
+        self.inside.load(Ordering::Relaxed) == 0
+    }
 }
 
 impl Drop for Inside<'_> {
