@@ -50,6 +50,7 @@
 //! - [`Header`] is what cluster 0 says. What this driver cannot handle is refused by name.
 //! - [`L1Entry`], [`L2Entry`] and [`RefTableEntry`] decode the entries of the tables.
 //! - [`Layout`] plans the contents of a new image.
+//! - [`Compressor`] and [`decompress`] turn clusters into compressed ones and back.
 //! - [`check()`] follows every reference and compares it with the refcounts.
 //!
 //! An image is not trusted: whatever its bytes say, the answer is a result, not a panic, and
@@ -58,6 +59,7 @@
 
 mod address;
 mod check;
+mod compression;
 mod entry;
 mod geometry;
 mod header;
@@ -68,6 +70,7 @@ pub use address::{GuestCluster, GuestOffset, HostCluster, HostOffset};
 pub use check::{
     CheckError, CheckLimits, CheckReport, Finding, LimitKind, Place, ReadAt, Severity, check,
 };
+pub use compression::{CompressedCluster, Compression, CompressionError, Compressor, decompress};
 pub use entry::{
     Copied, EntryError, L1Entry, L2Entry, Mapping, RefTableEntry, refcount_get, refcount_set,
     table_get, table_set,
