@@ -18,6 +18,7 @@ mod extents;
 mod l1;
 mod layer;
 mod lease;
+mod lower;
 mod open;
 mod options;
 mod plan;
@@ -32,6 +33,7 @@ mod slices;
 mod state;
 mod statistics;
 mod tables;
+mod unlinks;
 mod write;
 mod zero;
 

@@ -9,6 +9,7 @@ use super::layer::Layer;
 use super::pool::{Content, Run};
 use super::slices::Order;
 use super::state::{InFlight, Link, Owner, Stage, State};
+use super::unlinks::Reference;
 use crate::address::{GuestCluster, HostCluster};
 use crate::entry::L2Entry;
 
@@ -156,12 +157,28 @@ fn leave(layer: &Layer, state: &mut State, guest: GuestCluster, id: ClaimId, wri
         state.in_flight.remove(&guest);
     }
     if links {
-        let raw = L2Entry::normal(host).encode(&layer.geometry);
-        let number = layer.geometry.slice_number(guest);
-        state.slices.set(number, layer.geometry.slice_index(guest), raw, order, stamp);
+        link(layer, state, guest, (host, order, stamp));
     }
     if last && unused {
         give_back(state, host, stamp);
+    }
+}
+
+/// Has the entry of a guest cluster name its new cluster, and give up what it named before.
+fn link(
+    layer: &Layer,
+    state: &mut State,
+    guest: GuestCluster,
+    (host, order, stamp): (HostCluster, Order, Stamp),
+) {
+    let (number, index) = (layer.geometry.slice_number(guest), layer.geometry.slice_index(guest));
+    let slice = state.slices.get(number).expect("a claim holds its slice");
+    // An entry that could not be followed was not claimed over.
+    let old = L2Entry::decode(slice.get(index), &layer.geometry).ok();
+    let raw = L2Entry::normal(host).encode(&layer.geometry);
+    state.slices.set(number, index, raw, order, stamp);
+    if let Some(old) = old.filter(|old| old.mapping.host_cluster() != Some(host)) {
+        Reference::of(old).into_iter().for_each(|given_up| state.unlink(given_up));
     }
 }
 

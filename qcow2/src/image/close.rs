@@ -1,6 +1,5 @@
 //! Closing: the last flush, and everything that was reserved goes back.
 
-use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use blkring_engine::tracker::{Class, Span};
@@ -9,7 +8,7 @@ use blkring_engine::{Access, Result};
 use super::Image;
 use super::cut::Holder;
 use super::layer::Layer;
-use super::refcounts::with_counts;
+use super::pool::Run;
 use super::state::SharedJob;
 use crate::address::HostCluster;
 use crate::entry::refcount_get;
@@ -71,26 +70,20 @@ impl Layer {
         result
     }
 
-    /// Sets the counts of all that is reserved or unlinked to zero, and cuts the file.
+    /// Takes their counts off all that is reserved or unlinked, and cuts the file.
     async fn give_back(self: &Arc<Self>) -> Result<()> {
-        let mut by_block: BTreeMap<usize, Vec<HostCluster>> = BTreeMap::new();
-        {
+        let losses = {
             let mut state = self.lock();
             state.recycle(0);
             let pools = &mut state.pools;
             let runs = [pools.ready.drain(), pools.tables.drain(), pools.dirty.drain()].concat();
-            let freed = std::mem::take(&mut state.unlinks.to_free);
-            let all = runs.into_iter().flat_map(|run| run.clusters()).chain(freed);
-            for cluster in all {
-                by_block.entry(self.geometry.refblock_index(cluster)).or_default().push(cluster);
+            let mut losses = state.unlinks.take_losing();
+            for cluster in runs.into_iter().flat_map(Run::clusters) {
+                *losses.entry(cluster).or_default() += 1;
             }
-        }
-        for (index, clusters) in by_block {
-            let Some((cluster, block)) = self.load_block(index).await? else { continue };
-            let (block, touched) = with_counts(&block, clusters.into_iter(), 0, &self.geometry);
-            self.lock().refcounts.cache(index, block.clone());
-            self.write_block(index, cluster, &block, touched).await?;
-        }
+            losses
+        };
+        self.lower_now(losses).await?;
         if let Some(end) = self.end_of_use().await? {
             let size = self.geometry.host_offset(end).get();
             // A block that the disk may name or not stays within the file.

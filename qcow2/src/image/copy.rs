@@ -50,12 +50,12 @@ impl Chain {
         let whole = buffer.mem();
         let start = self.top.geometry.guest_offset(one.guest).get();
         for part in [0..head, end..whole.len()] {
+            let at = start + part.start as u64;
             match one.around {
                 _ if part.is_empty() => (),
                 Around::Zeros => whole.fill(part, 0),
-                Around::Backing => {
-                    self.read_backing(lane, start + part.start as u64, &whole.slice(part)).await?;
-                }
+                Around::Backing => self.read_backing(lane, at, &whole.slice(part)).await?,
+                Around::Guest => self.read_guest(lane, at, &whole.slice(part)).await?,
             }
         }
         let parts = [whole.slice(0..head), payload, whole.slice(end..whole.len())];

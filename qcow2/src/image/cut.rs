@@ -13,11 +13,12 @@ use blkring_engine::{Flags, IoMem, Operation, Result, Variant};
 
 use super::l1::FrozenL1;
 use super::layer::Layer;
-use super::refcounts::{Block, with_counts};
+use super::lower::Lowered;
+use super::refcounts::Block;
 use super::slices::{Entries, FrozenSlice, Order};
-use super::state::{SharedJob, State, Unlinked};
+use super::state::{SharedJob, State};
+use super::unlinks::Unlinked;
 use crate::address::{HostCluster, HostOffset};
-use crate::geometry::Geometry;
 
 /// What one cut writes.
 #[derive(Default)]
@@ -27,9 +28,7 @@ struct Frozen {
     places: Vec<HostOffset>,
     l1: FrozenL1,
     unlinked: Vec<Unlinked>,
-    freed: Vec<HostCluster>,
-    /// Refcount blocks with counts set to zero: index, block, contents, bytes that changed.
-    blocks: Vec<(usize, HostCluster, Block, std::ops::Range<usize>)>,
+    lowered: Lowered,
     presync: Presync,
 }
 
@@ -83,7 +82,7 @@ impl Layer {
 
     async fn cut(self: Arc<Self>) -> Result<()> {
         self.take_slot(Holder::Cut, |_, _| ()).await;
-        self.load_blocks_to_free().await;
+        self.load_blocks_to_lower().await;
         let frozen = self.freeze(&mut self.lock());
         if self.breaks(Variant::SlotFreedBeforeLanding) {
             self.give_slot_up();
@@ -141,26 +140,6 @@ impl Layer {
         }
     }
 
-    /// Loads the refcount blocks of clusters that are to be freed. Under the slot: a block that is being written would
-    /// be read as it was. One that cannot be loaded keeps its clusters waiting; they are only leaked.
-    async fn load_blocks_to_free(self: &Arc<Self>) {
-        let indexes: std::collections::BTreeSet<usize> = {
-            let state = self.lock();
-            state
-                .unlinks
-                .to_free
-                .iter()
-                .map(|&c| self.geometry.refblock_index(c))
-                .take(4096)
-                .collect()
-        };
-        for index in indexes.into_iter().take(4) {
-            if let Err(error) = self.load_block(index).await {
-                tracing::warn!(%error, "a refcount block cannot be read; its freed clusters leak");
-            }
-        }
-    }
-
     fn freeze(self: &Arc<Self>, state: &mut State) -> Frozen {
         state.work.next_cut = None;
         state.work.frozen_flush = state.work.next_flush.take();
@@ -177,11 +156,12 @@ impl Layer {
         let l1 = state.l1.freeze(self.l1_unit());
         let unlinked = std::mem::take(&mut state.unlinks.fresh);
         if self.breaks(Variant::DecrementInOwnCut) {
-            state.unlinks.to_free.extend(unlinked.iter().map(|one| one.cluster));
+            let clusters = unlinked.iter().flat_map(|one| one.reference.clusters());
+            clusters.for_each(|cluster| state.unlinks.lose(cluster));
         }
         let mut frozen = Frozen { slices, places, l1, unlinked, ..Frozen::default() };
         frozen.presync = presync(state, &frozen);
-        freeze_counts(state, &mut frozen, geometry);
+        frozen.lowered = self.freeze_counts(state);
         frozen
     }
 
@@ -212,9 +192,9 @@ impl Layer {
             let place = l1.checked_add(*offset).expect("the table lies below 2^56");
             writes.push((place, IoMem::aligned(bytes)));
         }
-        for (_, cluster, block, touched) in &frozen.blocks {
-            let (within, bytes) = self.block_part(block, touched.clone());
-            let place = self.geometry.host_offset(*cluster).checked_add(within);
+        for block in &frozen.lowered.blocks {
+            let (within, bytes) = self.block_part(&block.contents, block.touched.clone());
+            let place = self.geometry.host_offset(block.cluster).checked_add(within);
             writes.push((place.expect("blocks lie below 2^56"), IoMem::aligned(bytes)));
         }
         self.write_all(&writes).await
@@ -273,15 +253,7 @@ impl Layer {
                 let due = frozen.unlinked.iter().map(|one| (Default::default(), *one));
                 state.unlinks.removed.extend(due);
             }
-            // What the disk has of these counts is unknown: load them anew, and set them to zero again.
-            if self.breaks(Variant::FailedDecrementRecycled) {
-                frozen.freed.iter().for_each(|&one| state.put_dirty(one, Default::default()));
-            } else {
-                state.unlinks.to_free.extend(&frozen.freed);
-            }
-            for (index, ..) in &frozen.blocks {
-                state.refcounts.forget(*index);
-            }
+            self.put_counts_back(&mut state, &frozen.lowered);
             return;
         }
         let stamp = state.clock.landed();
@@ -290,9 +262,7 @@ impl Layer {
         let in_own_cut = self.breaks(Variant::DecrementInOwnCut);
         let removed = frozen.unlinked.iter().filter(|_| !in_own_cut).map(|one| (stamp, *one));
         state.unlinks.removed.extend(removed);
-        for cluster in &frozen.freed {
-            state.refcounts.freed(*cluster);
-        }
+        self.counts_landed(&mut state, &frozen.lowered);
         if self.breaks(Variant::EvictionPromotes) {
             state.clock.synced(stamp);
         }
@@ -352,24 +322,4 @@ fn presync(state: &State, frozen: &Frozen) -> Presync {
     let tables = frozen.l1.entries.iter().any(|(_, table)| pending(*table))
         && !state.variants.has(Variant::PendingTableWithoutSync);
     if slices || tables { Presync::Needed } else { Presync::None }
-}
-
-/// Takes the clusters whose counts can go to zero now: those whose block is cached.
-fn freeze_counts(state: &mut State, frozen: &mut Frozen, geometry: &Geometry) {
-    let due = std::mem::take(&mut state.unlinks.to_free);
-    let mut by_block: std::collections::BTreeMap<usize, Vec<HostCluster>> = Default::default();
-    for cluster in due {
-        by_block.entry(geometry.refblock_index(cluster)).or_default().push(cluster);
-    }
-    for (index, clusters) in by_block {
-        let named = state.refcounts.block_at(index, geometry);
-        let (Ok(Some(cluster)), Some(block)) = (named, state.refcounts.cached(index)) else {
-            state.unlinks.to_free.extend(clusters);
-            continue;
-        };
-        let (block, touched) = with_counts(&block, clusters.iter().copied(), 0, geometry);
-        state.refcounts.cache(index, block.clone());
-        frozen.freed.extend(clusters);
-        frozen.blocks.push((index, cluster, block, touched));
-    }
 }

@@ -61,7 +61,10 @@ pub(crate) struct Careful {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Around {
     Zeros,
+    /// What lies below the image.
     Backing,
+    /// What the entry says until it is replaced.
+    Guest,
 }
 
 /// How far the backing chain has bytes under a layer: nothing is zero for sure below that.
@@ -104,16 +107,18 @@ impl Layer {
         }
         let entry = self.entry(&mut state, guest)?;
         match entry.mapping {
-            Mapping::Normal(_) | Mapping::ZeroAllocated(_) if entry.copied == Copied::No => {
-                // Only snapshots make shared clusters, and an image with snapshots is not opened for writing.
-                Err(self.error(Operation::Map, offset, libc::EIO))
+            Mapping::Normal(host) if entry.copied == Copied::No => {
+                self.plan_replace(&mut state, piece, (host, Around::Guest), prepare)
+            }
+            Mapping::ZeroAllocated(host) if entry.copied == Copied::No => {
+                self.plan_replace(&mut state, piece, (host, Around::Zeros), prepare)
             }
             Mapping::Normal(host) => self.plan_in_place(&mut state, piece, host),
             Mapping::ZeroAllocated(host) => {
                 self.plan_zero_allocated(&mut state, piece, host, prepare)
             }
             Mapping::Unallocated if geometry.guest_offset(guest).get() < backing.0 => {
-                self.plan_copy(&mut state, piece, prepare)
+                self.plan_copy(&mut state, piece, Around::Backing, prepare)
             }
             Mapping::Unallocated | Mapping::ZeroPlain => {
                 self.plan_new(&mut state, piece, backing, prepare)
@@ -307,16 +312,30 @@ impl Layer {
         })
     }
 
-    /// A cluster over backing data: any counted cluster will do, since all of it is written.
+    /// A cluster that others may refer to is never written in place: the entry is to name another one, written whole.
+    fn plan_replace(
+        self: &Arc<Self>,
+        state: &mut State,
+        piece: Piece,
+        (old, around): (HostCluster, Around),
+        prepare: &mut dyn FnMut(Prepare) -> SharedJob,
+    ) -> Result<Plan> {
+        // Its count is to be lowered, which no structure of the image can bear.
+        self.check_range(state, old, 1)?;
+        self.plan_copy(state, piece, around, prepare)
+    }
+
+    /// A cluster over bytes that are elsewhere: any counted cluster will do, since all of it is written.
     fn plan_copy(
         self: &Arc<Self>,
         state: &mut State,
         piece: Piece,
+        around: Around,
         prepare: &mut dyn FnMut(Prepare) -> SharedJob,
     ) -> Result<Plan> {
         let taken = state.pools.dirty.take(1).or_else(|| state.pools.ready.take(1));
         let Some(run) = taken else { return Ok(Plan::Refill(self.refill_job(state, 1))) };
-        self.plan_whole(state, piece, run, (Owner::Pool, Around::Backing), prepare)
+        self.plan_whole(state, piece, run, (Owner::Pool, around), prepare)
     }
 
     /// One whole cluster is written by a job.

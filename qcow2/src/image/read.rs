@@ -64,7 +64,12 @@ impl Chain {
                 Some(Member::Qcow2(layer)) => layer,
             },
         };
-        let wanted = (mem.len() as u64).min(layer.geometry.virtual_size() - offset);
+        // A copy of the last cluster may reach beyond the disk.
+        let left = layer.geometry.virtual_size().saturating_sub(offset);
+        if left == 0 {
+            return Ok(zeros(mem));
+        }
+        let wanted = left.min(mem.len() as u64);
         let mut held = None;
         loop {
             match layer.lookup(offset, wanted)? {

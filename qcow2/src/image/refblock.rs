@@ -121,7 +121,7 @@ impl Layer {
         let old_start = geometry.host_cluster(old.offset).get();
         for cluster in (old_start..old_start + u64::from(old.clusters)).map(HostCluster::new) {
             state.metadata.remove(&cluster);
-            state.unlinks.to_free.insert(cluster);
+            state.unlinks.lose(cluster);
         }
         Ok(())
     }

@@ -4,7 +4,7 @@
 //! change that is not on its way. After a failed write the block is dropped and loaded anew: what the disk has is
 //! then what counts.
 
-use std::collections::HashMap;
+use std::collections::{BTreeMap, HashMap};
 use std::ops::Range;
 use std::sync::Arc;
 
@@ -29,7 +29,12 @@ pub(crate) struct Refcounts {
     end: HostCluster,
     /// The block whose table entry may be on the disk or not: its write has failed.
     pub(crate) half_named: Option<usize>,
+    /// What counts should be whose writes have failed: the disk has that, or what was before.
+    in_doubt: BTreeMap<HostCluster, u16>,
 }
+
+/// A block with some counts lower, the bytes of it that changed, and what those counts are.
+pub(crate) type Lower = (Block, Range<usize>, Vec<(HostCluster, u16)>);
 
 impl Refcounts {
     pub(crate) fn new(table: Vec<u64>, end: HostCluster) -> Self {
@@ -39,6 +44,7 @@ impl Refcounts {
             cursor: HostCluster::ZERO,
             end,
             half_named: None,
+            in_doubt: BTreeMap::new(),
         }
     }
 
@@ -105,10 +111,54 @@ impl Refcounts {
         self.blocks.insert(index, block);
     }
 
-    /// Sets a count to zero where its block is cached. Only a broken variant does that outside the slot.
+    /// The count of a cluster in its block.
+    pub(crate) fn count(&self, block: &Block, cluster: HostCluster, geometry: &Geometry) -> u16 {
+        let known = self.in_doubt.get(&cluster).copied();
+        known.unwrap_or_else(|| {
+            refcount_get(block, geometry.refcount_index(cluster))
+                .expect("the geometry yields indexes within a block")
+        })
+    }
+
+    /// The block with so many counts off each cluster.
+    ///
+    /// # Errors
+    /// The first cluster that has fewer: nothing in the image is to be believed any more.
+    pub(crate) fn lower(
+        &self,
+        block: &Block,
+        losses: &[(HostCluster, u64)],
+        geometry: &Geometry,
+    ) -> Result<Lower, HostCluster> {
+        let lower = |&(cluster, off): &(HostCluster, u64)| {
+            let count = self.count(block, cluster, geometry);
+            let left = u16::try_from(off).ok().and_then(|off| count.checked_sub(off));
+            left.map(|left| (cluster, left)).ok_or(cluster)
+        };
+        let counts: Vec<(HostCluster, u16)> = losses.iter().map(lower).collect::<Result<_, _>>()?;
+        let (block, touched) = with_each(block, counts.iter().copied(), geometry);
+        Ok((block, touched, counts))
+    }
+
+    /// A lower count has landed. Without any the cluster is free, and the search may begin there.
+    pub(crate) fn landed(&mut self, cluster: HostCluster, count: u16) {
+        self.in_doubt.remove(&cluster);
+        if count == 0 {
+            self.freed(cluster);
+        }
+    }
+
+    /// The disk may have this count or what was before: this one is to be written again.
+    pub(crate) fn in_doubt(&mut self, cluster: HostCluster, count: u16) {
+        self.in_doubt.insert(cluster, count);
+    }
+
+    /// Takes a count off where its block is cached. Only a broken variant does that outside the slot.
     pub(crate) fn decrement_cached(&mut self, cluster: HostCluster, geometry: &Geometry) {
-        if let Some(block) = self.blocks.get_mut(&geometry.refblock_index(cluster)) {
-            *block = with_counts(block, std::iter::once(cluster), 0, geometry).0;
+        if let Some(block) = self.cached(geometry.refblock_index(cluster))
+            && let Ok((block, ..)) = self.lower(&block, &[(cluster, 1)], geometry)
+        {
+            self.blocks.insert(geometry.refblock_index(cluster), block);
         }
     }
 
@@ -147,10 +197,19 @@ pub(crate) fn with_counts(
     clusters: impl Iterator<Item = HostCluster>,
     count: u16,
     geometry: &Geometry,
-) -> (Block, std::ops::Range<usize>) {
+) -> (Block, Range<usize>) {
+    with_each(block, clusters.map(|cluster| (cluster, count)), geometry)
+}
+
+/// A block with each of these counts set, and the bytes of it that changed.
+fn with_each(
+    block: &Block,
+    counts: impl Iterator<Item = (HostCluster, u16)>,
+    geometry: &Geometry,
+) -> (Block, Range<usize>) {
     let mut changed = Vec::clone(block);
     let (mut first, mut last) = (block.len(), 0);
-    for cluster in clusters {
+    for (cluster, count) in counts {
         let index = geometry.refcount_index(cluster);
         refcount_set(&mut changed, index, count)
             .expect("the geometry yields indexes within a block");
@@ -203,5 +262,42 @@ mod tests {
         assert_eq!(runs(256, 0), [(HostCluster::new(3), 2), (HostCluster::new(6), 2)]);
         assert_eq!(runs(4, 0), [(HostCluster::new(3), 1)]);
         assert_eq!(runs(256, 3), [(HostCluster::new(4), 1), (HostCluster::new(6), 3)]);
+    }
+
+    #[test]
+    fn counts_go_down_and_never_below_zero() {
+        let geometry = Geometry::new(9, 1 << 20).unwrap();
+        let (one, two) = (HostCluster::new(4), HostCluster::new(7));
+        let block =
+            with_each(&Arc::new(vec![0; 512]), [(one, 1), (two, 3)].into_iter(), &geometry).0;
+        let mut refcounts = Refcounts::new(vec![0x8000], HostCluster::new(100));
+        refcounts.search_from(HostCluster::new(50));
+        let (lower, touched, counts) =
+            refcounts.lower(&block, &[(one, 1), (two, 2)], &geometry).unwrap();
+        assert_eq!((touched, counts.as_slice()), (8..16, [(one, 0), (two, 1)].as_slice()));
+        assert_eq!(refcounts.lower(&lower, &[(two, 1), (one, 1)], &geometry).unwrap_err(), one);
+        assert_eq!(refcounts.lower(&block, &[(two, u64::MAX)], &geometry).unwrap_err(), two);
+        refcounts.landed(two, 1);
+        assert_eq!(refcounts.cursor(), HostCluster::new(50));
+        refcounts.landed(one, 0);
+        assert_eq!(refcounts.cursor(), one, "it is free");
+    }
+
+    #[test]
+    fn a_count_in_doubt_is_what_it_should_be_until_it_has_landed() {
+        let geometry = Geometry::new(9, 1 << 20).unwrap();
+        let one = HostCluster::new(4);
+        let three = with_each(&Arc::new(vec![0; 512]), std::iter::once((one, 3)), &geometry).0;
+        let two = with_each(&three, std::iter::once((one, 2)), &geometry).0;
+        let mut refcounts = Refcounts::new(vec![0x8000], HostCluster::new(100));
+        refcounts.in_doubt(one, 2);
+        for read in [&two, &three] {
+            let (_, _, again) = refcounts.lower(read, &[(one, 0)], &geometry).unwrap();
+            assert_eq!(again, [(one, 2)], "written again, and not taken off twice");
+            let (_, _, more) = refcounts.lower(read, &[(one, 1)], &geometry).unwrap();
+            assert_eq!(more, [(one, 1)]);
+        }
+        refcounts.landed(one, 2);
+        assert_eq!(refcounts.count(&three, one, &geometry), 3);
     }
 }

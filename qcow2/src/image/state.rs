@@ -3,7 +3,7 @@
 //! The functions here are synchronous, short and without I/O. Between two lock holds anything may change; what must
 //! not is held by a grant of the tracker, a pin, a lease or a claim.
 
-use std::collections::{BTreeSet, HashMap, HashSet, VecDeque};
+use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 
 use blkring_engine::{IoError, Job, Result, Variant, Variants};
@@ -11,10 +11,11 @@ use blkring_engine::{IoError, Job, Result, Variant, Variants};
 use super::claim::ClaimId;
 use super::clock::{Clock, Stamp};
 use super::l1::L1;
-use super::lease::{Epoch, Leases};
+use super::lease::Leases;
 use super::pool::{Content, Pool, Run};
 use super::refcounts::Refcounts;
 use super::slices::{Order, SliceCache};
+use super::unlinks::{Reference, Unlinked, Unlinks};
 use crate::address::{GuestCluster, HostCluster};
 
 /// Shared work without a value.
@@ -81,25 +82,6 @@ pub(crate) struct Work {
     pub(crate) closing: Option<SharedJob>,
 }
 
-/// A cluster that no table in memory names any more.
-#[derive(Debug, Clone, Copy)]
-pub(crate) struct Unlinked {
-    pub(crate) cluster: HostCluster,
-    /// I/O that may still be in it.
-    pub(crate) epoch: Epoch,
-}
-
-/// Clusters on their way from a table to a pool.
-#[derive(Default)]
-pub(crate) struct Unlinks {
-    /// Not in a cut yet.
-    pub(crate) fresh: Vec<Unlinked>,
-    /// In a cut that has landed at that stamp: due when the stamp is durable.
-    pub(crate) removed: VecDeque<(Stamp, Unlinked)>,
-    /// Due, unleased, and too many for the pool: their counts go to zero in the next cut.
-    pub(crate) to_free: BTreeSet<HostCluster>,
-}
-
 /// A guest cluster that an allocating write is in.
 pub(crate) struct InFlight {
     pub(crate) id: ClaimId,
@@ -140,7 +122,8 @@ pub(crate) enum Stage {
 }
 
 impl State {
-    /// Moves what is due and unleased to the pool, or to the list of what is to be freed.
+    /// Moves what is due and unleased on: a cluster that had one reference to the pool, up to `keep` of them there;
+    /// of any other, what it loses of its count.
     pub(crate) fn recycle(&mut self, keep: u64) {
         let early = self.variants.has(Variant::ReuseBeforeDurable);
         let leased = !self.variants.has(Variant::PoolWithoutLeaseCheck);
@@ -154,10 +137,11 @@ impl State {
                 return;
             }
             self.unlinks.removed.pop_front();
-            if self.pools.dirty.len() < keep {
-                self.put_dirty(one.cluster, Stamp::default());
-            } else {
-                self.unlinks.to_free.insert(one.cluster);
+            match one.reference {
+                Reference::Only(cluster) if self.pools.dirty.len() < keep => {
+                    self.put_dirty(cluster, Stamp::default());
+                }
+                reference => reference.clusters().for_each(|one| self.unlinks.lose(one)),
             }
         }
     }
@@ -167,15 +151,10 @@ impl State {
         self.pools.dirty.put(Run { start: cluster, len: 1, stamp, content: Content::Unknown });
     }
 
-    /// A table in memory names `cluster` no more.
-    pub(crate) fn unlink(&mut self, cluster: HostCluster) {
+    /// No table in memory holds this reference any more.
+    pub(crate) fn unlink(&mut self, reference: Reference) {
         let epoch = self.leases.unlink();
-        self.unlinks.fresh.push(Unlinked { cluster, epoch });
-    }
-
-    /// Clusters unlinked and not recycled or freed yet.
-    pub(crate) fn held_back(&self) -> u64 {
-        (self.unlinks.fresh.len() + self.unlinks.removed.len() + self.unlinks.to_free.len()) as u64
+        self.unlinks.fresh.push(Unlinked { reference, epoch });
     }
 
     /// Notes that an fdatasync that began at `begin` has succeeded.

@@ -68,7 +68,7 @@ pub struct ImageStatistics {
     pub ready_clusters: u64,
     /// Clusters of unknown contents that wait for use.
     pub dirty_clusters: u64,
-    /// Clusters unlinked and not usable yet.
+    /// References that entries have given up, and whose clusters are not usable or whose counts not lower yet.
     pub held_back_clusters: u64,
     /// L2 slices in memory.
     pub cached_slices: u64,
@@ -87,7 +87,7 @@ pub(super) fn of(image: &Image) -> ImageStatistics {
         service: image.service.counts(),
         ready_clusters: state.pools.ready.len() + state.pools.tables.len(),
         dirty_clusters: state.pools.dirty.len(),
-        held_back_clusters: state.held_back(),
+        held_back_clusters: state.unlinks.len(),
         cached_slices: state.slices.len() as u64,
     }
 }

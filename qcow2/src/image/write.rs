@@ -126,6 +126,7 @@ impl Image {
                 Plan::Careful { job, len } => {
                     context.commit();
                     job.join().await?;
+                    self.let_go().await?;
                     return Ok((len, Settled::NeedsFlush));
                 }
             }

@@ -11,6 +11,7 @@ use super::layer::{Layer, Pin};
 use super::plan::BackingEnd;
 use super::slices::Order;
 use super::state::{SharedJob, State};
+use super::unlinks::Reference;
 use super::write::Grant;
 use crate::address::GuestCluster;
 use crate::entry::{Copied, L2Entry, Mapping};
@@ -161,8 +162,8 @@ impl Image {
     }
 
     /// When too much is unlinked and held back, a flush lets it go.
-    async fn let_go(&self) -> Result<()> {
-        let held = self.top.lock().held_back();
+    pub(super) async fn let_go(&self) -> Result<()> {
+        let held = self.top.lock().unlinks.len();
         if held > self.top.held_back { self.flush_metadata().await } else { Ok(()) }
     }
 }
@@ -217,33 +218,26 @@ impl Layer {
         let old = self.entry(state, cluster)?;
         let below = geometry.guest_offset(cluster).get() < backing.0;
         if let Some(host) = old.mapping.host_cluster() {
-            if old.copied == Copied::No {
-                // Freeing it would free something else as well.
-                return Err(self.error(
-                    Operation::Map,
-                    geometry.guest_offset(cluster).get(),
-                    libc::EIO,
-                ));
-            }
             self.check_range(state, host, 1)?;
         }
+        // A cluster that others may refer to is not kept under a zero flag: a later write could not use it.
+        let kept = old.copied == Copied::Yes;
         let new = match (old.mapping, wanted) {
             (Mapping::Unallocated, _) if !below => return Ok(()),
             (Mapping::ZeroPlain, _) => return Ok(()),
-            (Mapping::ZeroAllocated(_), Wanted::Zeros) => return Ok(()),
-            (Mapping::Normal(host), Wanted::Zeros) => {
-                L2Entry { mapping: Mapping::ZeroAllocated(host), copied: old.copied }
-            }
+            (Mapping::ZeroAllocated(_), Wanted::Zeros) if kept => return Ok(()),
+            (Mapping::Normal(host), Wanted::Zeros) if kept => L2Entry::zero_allocated(host),
             _ => L2Entry::ZERO_PLAIN,
         };
         let (number, index) = (geometry.slice_number(cluster), geometry.slice_index(cluster));
         state.slices.set(number, index, new.encode(geometry), Order::Plain, Default::default());
-        if let Some(host) =
-            old.mapping.host_cluster().filter(|_| new.mapping.host_cluster().is_none())
-        {
-            state.unlink(host);
+        let given_up = Reference::of(old).filter(|_| new.mapping.host_cluster().is_none());
+        if let Some(reference) = given_up {
+            state.unlink(reference);
             if self.breaks(Variant::DecrementAtUnlink) {
-                state.refcounts.decrement_cached(host, geometry);
+                reference
+                    .clusters()
+                    .for_each(|one| state.refcounts.decrement_cached(one, geometry));
             }
         }
         Ok(())

@@ -72,7 +72,7 @@ fn a_guest_write_into_metadata_only_marks_the_image() {
         let places = Places::of(&sound);
         let entry = places.tables[0].start as usize;
         for (structure, host) in structures(&places) {
-            for flags in [COPIED, COPIED | ZERO] {
+            for flags in [COPIED, COPIED | ZERO, 0, ZERO] {
                 let mut bytes = sound.clone();
                 put(&mut bytes, entry, host | flags);
                 for (request, sent) in changes(cluster_size) {
