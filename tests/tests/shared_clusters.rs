@@ -23,7 +23,6 @@ const NEW: u8 = 0x6B;
 /// An image whose first guest cluster is in a host cluster that others may refer to.
 struct Shared {
     bytes: Vec<u8>,
-    cluster: u64,
     /// Where that host cluster is.
     host: u64,
     /// Where its count is.
@@ -41,7 +40,7 @@ impl Shared {
         bytes[index(entry)..][..8].copy_from_slice(&(host | flags).to_be_bytes());
         let place = places.blocks[0].start + host / cluster * 2;
         bytes[index(place)..][..2].copy_from_slice(&count.to_be_bytes());
-        Shared { bytes, cluster, host, count: place }
+        Shared { bytes, host, count: place }
     }
 
     fn count_in(&self, bytes: &[u8]) -> u16 {

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use blkring_engine::tracker::Guard;
-use blkring_engine::{Flags, Operation, Result, Variant};
+use blkring_engine::{Flags, Result, Variant};
 
 use super::claim::{Claim, ClaimId, Claimed, revoke};
 use super::clock::Stamp;
