@@ -3,15 +3,16 @@
 mod main_job;
 mod stream;
 
-use std::path::PathBuf;
 use std::process::ExitCode;
 
 use blkring_qcow2::AllocPolicy;
 use clap::Args;
 
 use crate::failure::Failure;
+use crate::name::{self, Name};
 use crate::number::counts;
-use crate::options::{Aio, CacheMode, Format, aio, cache_mode, format};
+use crate::options::{Aio, CacheMode, aio, cache_mode};
+use crate::source::Source;
 
 const I31: u64 = i32::MAX as u64;
 
@@ -22,12 +23,8 @@ const I31: u64 = i32::MAX as u64;
 /// that image, as qemu-img bench makes them.
 #[derive(Args)]
 pub struct Options {
-    /// The image.
-    #[arg(value_name = "FILE")]
-    file: Option<PathBuf>,
-    /// Format of the image (raw, qcow2).
-    #[arg(short, long, value_name = "FMT", value_parser = format)]
-    format: Option<Format>,
+    #[command(flatten)]
+    source: Source,
     /// Cache mode: none, writeback, writethrough, directsync or unsafe. By default writeback; the main job takes none
     /// where it can.
     #[arg(short = 't', long, value_name = "CACHE", value_parser = cache_mode)]
@@ -50,9 +47,6 @@ pub struct Options {
     /// The same as -i native.
     #[arg(short = 'n', long)]
     native: bool,
-    /// Accepted for scripts: no lock is taken.
-    #[arg(short = 'U', long)]
-    force_share: bool,
     /// Accepted for scripts.
     #[arg(short, long)]
     quiet: bool,
@@ -64,10 +58,11 @@ pub struct Options {
 
 /// Runs the command.
 pub fn run(options: &Options) -> Result<ExitCode, Failure> {
-    match (&options.job.verify, &options.file) {
-        (Some(image), _) => main_job::verify(image, options)?,
-        (None, Some(file)) => stream::run(file, options)?,
-        (None, None) => main_job::run(options)?,
+    let main_job = options.source.is_empty() && name::own() == Name::Blkring;
+    match &options.job.verify {
+        Some(image) => main_job::verify(image, options)?,
+        None if main_job => main_job::run(options)?,
+        None => stream::run(options)?,
     }
     Ok(ExitCode::SUCCESS)
 }

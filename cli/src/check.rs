@@ -3,16 +3,19 @@
 use std::fs::File;
 use std::io;
 use std::os::unix::fs::{FileExt, MetadataExt};
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::process::ExitCode;
 
 use blkring_qcow2::{CheckError, CheckLimits, CheckReport, Finding, ReadAt, Severity, check};
 use clap::Args;
 use serde::Serialize;
 
-use crate::failure::{Failure, reason};
-use crate::options::{Format, Output, format, output};
-use crate::{json, probe};
+use crate::failure::Failure;
+use crate::image_name::ImageName;
+use crate::options::{Format, Output, output};
+use crate::reason::Reason;
+use crate::source::Source;
+use crate::{json, name, probe};
 
 /// Check the metadata of an image, as qemu-img check does.
 ///
@@ -20,21 +23,14 @@ use crate::{json, probe};
 /// are leaked, and 63 if the format has nothing to check.
 #[derive(Args)]
 pub struct Options {
-    /// Format of the image (raw, qcow2).
-    #[arg(short, long, value_name = "FMT", value_parser = format)]
-    format: Option<Format>,
+    #[command(flatten)]
+    source: Source,
     /// How the result is printed: human or json.
     #[arg(long, value_name = "OUTPUT", default_value = "human", value_parser = output)]
     output: Output,
     /// Print errors only.
     #[arg(short, long)]
     quiet: bool,
-    /// Accepted for scripts: no lock is taken.
-    #[arg(short = 'U', long)]
-    force_share: bool,
-    /// The image.
-    #[arg(value_name = "FILE")]
-    file: PathBuf,
 }
 
 /// The format has nothing to check.
@@ -42,35 +38,37 @@ const UNSUPPORTED: u8 = 63;
 
 /// Runs the command.
 pub fn run(options: &Options) -> Result<ExitCode, Failure> {
-    let format = options.format.map_or_else(|| probe::format(&options.file), Ok)?;
-    if format == Format::Raw {
-        // The file must be there all the same.
-        File::open(&options.file)
-            .map_err(|error| Failure::cannot_open(&options.file, reason(&error)))?;
-        eprintln!("blkring: This image format does not support checks");
+    let name = options.source.name()?;
+    let format = name.format().map_or_else(|| probe::format(name.path()), Ok);
+    // The file of a raw image must be there all the same.
+    let there = format.and_then(|format| probe::open(name.path()).map(|_| format));
+    if there.map_err(|reason| Failure::open(&name, reason))? == Format::Raw {
+        name::complain("This image format does not support checks");
         return Ok(ExitCode::from(UNSUPPORTED));
     }
-    let report = image(&options.file, &mut |finding| match finding.severity() {
+    let report = image(&name, &mut |finding| match finding.severity() {
         Severity::Corruption | Severity::CheckError => eprintln!("ERROR {finding}"),
         Severity::Leak => eprintln!("Leaked: {finding}"),
     })?;
     match (options.quiet, options.output) {
-        (_, Output::Json) => json::print(&Json::of(&options.file, &report)),
+        (_, Output::Json) => json::print(&Json::of(name.path(), &report)),
         (true, Output::Human) => (),
         (false, Output::Human) => print!("{}", human(&report)),
     }
     Ok(exit_code(&report))
 }
 
-/// Checks the qcow2 image at `path`; each finding is told to `sink`.
-pub fn image(path: &Path, sink: &mut dyn FnMut(&Finding)) -> Result<CheckReport, Failure> {
-    let cannot_open = |error: io::Error| Failure::cannot_open(path, reason(&error));
-    let file = File::open(path).map_err(cannot_open)?;
-    let metadata = file.metadata().map_err(cannot_open)?;
+/// Checks the qcow2 image `name`; each finding is told to `sink`.
+pub fn image(name: &ImageName, sink: &mut dyn FnMut(&Finding)) -> Result<CheckReport, Failure> {
+    let path = name.path();
+    let cannot_open = |reason| Failure::open(name, reason);
+    let file = probe::open(path).map_err(cannot_open)?;
+    let metadata = file.metadata();
+    let metadata = metadata.map_err(|error| cannot_open(Reason::system(path, &error)))?;
     let limits = CheckLimits::for_stored(metadata.blocks() * 512);
     let image = CheckedFile { file, len: metadata.len() };
     check(&image, limits, sink).map_err(|error| match error {
-        CheckError::Header(error) => Failure::cannot_open(path, probe::header_reason(&error)),
+        CheckError::Header(error) => cannot_open(Reason::header(&error)),
         other => Failure::Check { path: path.display().to_string(), source: other },
     })
 }

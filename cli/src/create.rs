@@ -13,10 +13,12 @@ use std::process::ExitCode;
 use blkring_qcow2::{Backing, Compatible, CreateError, CreateOptions, Layout};
 use clap::Args;
 
-use crate::failure::{Failure, reason};
+use crate::failure::Failure;
+use crate::name::Name;
 use crate::number::sizes;
 use crate::options::{Format, format};
 use crate::probe;
+use crate::text::reason;
 
 use format_options::FormatOptions;
 
@@ -149,7 +151,7 @@ fn backing_size(file: &Path, backing: &Backing) -> Result<u64, Failure> {
             .map_err(|error| reason(&error)),
         b"qcow2" => probe::header(&path, blkring_qcow2::Access::Read)
             .map(|header| header.geometry().virtual_size())
-            .map_err(|error| error.to_string()),
+            .map_err(|error| error.text(Name::Blkring, &path.display().to_string())),
         other => Err(format!("Unknown driver '{}'", other.escape_ascii())),
     };
     size.map_err(|reason| failure(file, format!("Could not open '{}': {reason}", path.display())))

@@ -1,66 +1,128 @@
 //! An opened image of any format.
 
 use std::path::Path;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex};
 
 use blkring_engine::tracker::Statistics;
-use blkring_engine::{Access, Disk, LaneCounts, OpenOptions, Queue, RawDisk, Storage};
-use blkring_qcow2::{AllocPolicy, FileOpener, Image, ImageOptions};
+use blkring_engine::{Access, Disk, LaneCounts, OpenError, OpenOptions, Queue, RawDisk, Storage};
+use blkring_qcow2::{AllocPolicy, FileOpener, Image, ImageOptions, Opener};
 
 use crate::failure::Failure;
+use crate::image_name::ImageName;
 use crate::info::Qcow2Info;
-use crate::options::{CacheMode, Format};
+use crate::options::{CacheMode, Format, Share};
 use crate::probe;
+use crate::probed::ProbedRaw;
+use crate::reason::Reason;
 
 /// How to open an image.
 #[derive(Debug, Clone, Copy)]
 pub struct Opening {
-    /// The format; probed if it was not given.
-    pub format: Option<Format>,
     /// Whether it may be written.
     pub access: Access,
     /// How the host caches it.
     pub cache: CacheMode,
     /// How new clusters get their zeros.
     pub policy: AllocPolicy,
+    /// Whether others may have it open.
+    pub share: Share,
+}
+
+impl Opening {
+    /// For reading, through the page cache.
+    pub fn read_only() -> Self {
+        Opening {
+            access: Access::ReadOnly,
+            cache: CacheMode::Writeback,
+            policy: AllocPolicy::default(),
+            share: Share::Locked,
+        }
+    }
+
+    /// The same with what the image's own options say.
+    fn wished(mut self, image: &ImageName) -> Result<Self, Failure> {
+        let wishes = image.wishes();
+        if wishes.read_only == Some(true) && self.access == Access::ReadWrite {
+            return Err(Failure::open(image, Reason::words("Block node is read-only")));
+        }
+        if wishes.force_share == Some(true) {
+            self.share = Share::Forced;
+        }
+        self.cache = self.cache.wished(wishes.direct, wishes.no_flush);
+        Ok(self)
+    }
+
+    fn file(&self) -> OpenOptions {
+        let options = OpenOptions::new().access(self.access).cache(self.cache.cache());
+        options.flushing(self.cache.flushing())
+    }
 }
 
 /// An opened image.
 pub enum AnyDisk {
     /// A raw one.
     Raw(Arc<RawDisk>),
+    /// A raw one whose format nobody gave, open for writing.
+    Probed(Arc<ProbedRaw>),
     /// A qcow2 one.
     Qcow2(Arc<Image>),
 }
 
+/// Counts the files that it opens: so far below the image is the one that cannot be used.
+struct Counting {
+    files: FileOpener,
+    opened: Mutex<usize>,
+}
+
 impl AnyDisk {
-    /// Opens the image at `path`, reading by way of `queue`.
-    pub fn open(queue: &mut Queue, path: &Path, opening: Opening) -> Result<Self, Failure> {
-        let format = match opening.format {
-            Some(format) => format,
-            None => probed(path, opening.access)?,
-        };
-        let cache = opening.cache.cache();
-        let options = OpenOptions::new().access(opening.access).cache(cache);
-        let storage = Storage::open(path, &options).map_err(|error| Failure::open(path, &error))?;
-        if format == Format::Raw {
-            return Ok(AnyDisk::Raw(RawDisk::new(storage)));
+    /// Opens an image, reading by way of `queue`. If nobody gave its format it is probed; a raw image is then guarded
+    /// against writes that would change the answer.
+    pub fn open(queue: &mut Queue, image: &ImageName, opening: Opening) -> Result<Self, Failure> {
+        let opening = opening.wished(image)?;
+        let path = image.path();
+        let probed = || probe::format(path).map_err(|reason| Failure::open(image, reason));
+        let format = image.format().map_or_else(probed, Ok)?;
+        let storage = Storage::open(path, &opening.file())
+            .map_err(|error| Failure::open_storage(image, &error))?;
+        match format {
+            Format::Qcow2 => Self::open_qcow2(queue, image, storage, opening),
+            Format::Raw => {
+                let disk = RawDisk::new(storage);
+                if image.format().is_some() || opening.access == Access::ReadOnly {
+                    return Ok(AnyDisk::Raw(disk));
+                }
+                warn_of_probing(image);
+                Ok(AnyDisk::Probed(ProbedRaw::new(disk)))
+            }
         }
+    }
+
+    fn open_qcow2(
+        queue: &mut Queue,
+        image: &ImageName,
+        storage: Storage,
+        opening: Opening,
+    ) -> Result<Self, Failure> {
         let options = ImageOptions::new().policy(opening.policy);
         let options = match opening.access {
             Access::ReadOnly => options,
             Access::ReadWrite => options.writable(),
         };
         let lane = queue.lane();
-        let opener = FileOpener { cache };
-        let image = queue.block_on(Image::open(&lane, storage, &opener, options))?;
-        image.map(AnyDisk::Qcow2).map_err(|error| Failure::open_image(path, &error))
+        let files = FileOpener { cache: opening.cache.cache() };
+        let opener = Counting { files, opened: Mutex::new(0) };
+        let opened = queue.block_on(Image::open(&lane, storage, &opener, options))?;
+        opened.map(AnyDisk::Qcow2).map_err(|error| {
+            let below = *opener.opened.lock().expect("nobody panics while counting");
+            Failure::open(image, Reason::image(image.path(), &error, below))
+        })
     }
 
     /// Makes it reachable from `queue`.
     pub fn attach(&self, queue: &mut Queue) -> std::io::Result<Disk> {
         match self {
             AnyDisk::Raw(disk) => queue.attach(disk),
+            AnyDisk::Probed(disk) => queue.attach(disk),
             AnyDisk::Qcow2(image) => queue.attach(image),
         }
     }
@@ -68,7 +130,7 @@ impl AnyDisk {
     /// Closes it: what a qcow2 image had reserved goes back. `queue` is attached to it.
     pub fn close(&self, queue: &mut Queue) -> Result<(), Failure> {
         match self {
-            AnyDisk::Raw(_) => Ok(()),
+            AnyDisk::Raw(_) | AnyDisk::Probed(_) => Ok(()),
             AnyDisk::Qcow2(image) => queue.block_on(image.close())?.map_err(Failure::Close),
         }
     }
@@ -76,7 +138,7 @@ impl AnyDisk {
     /// What was issued for it and is in no queue's counts.
     pub fn shared_counts(&self) -> LaneCounts {
         match self {
-            AnyDisk::Raw(_) => LaneCounts::default(),
+            AnyDisk::Raw(_) | AnyDisk::Probed(_) => LaneCounts::default(),
             AnyDisk::Qcow2(image) => image.service_counts(),
         }
     }
@@ -85,6 +147,7 @@ impl AnyDisk {
     pub fn trackers(&self) -> (Option<Statistics>, Statistics) {
         match self {
             AnyDisk::Raw(disk) => (None, disk.storage().statistics()),
+            AnyDisk::Probed(disk) => (None, disk.disk().storage().statistics()),
             AnyDisk::Qcow2(image) => {
                 let statistics = image.statistics();
                 (Some(statistics.image_tracker), statistics.storage_tracker)
@@ -95,7 +158,7 @@ impl AnyDisk {
     /// The lines that `info` of `io` prints.
     pub fn summary(&self) -> String {
         match self {
-            AnyDisk::Raw(_) => {
+            AnyDisk::Raw(_) | AnyDisk::Probed(_) => {
                 "format name: raw\ncluster size: 0 bytes\nvm state offset: 0 bytes\n".to_owned()
             }
             AnyDisk::Qcow2(image) => {
@@ -119,20 +182,20 @@ impl AnyDisk {
     }
 }
 
-/// A file that does not say its format may be raw, and then whoever wrote its first bytes, a guest for instance,
-/// decides what it is taken for: it is only opened for reading, and with a warning.
-fn probed(path: &Path, access: Access) -> Result<Format, Failure> {
-    let format = probe::format(path)?;
-    match (format, access) {
-        (Format::Qcow2, _) => (),
-        (Format::Raw, Access::ReadWrite) => {
-            let reason = "its format was probed and may be raw: give -f raw to write to it";
-            return Err(Failure::cannot_open(path, reason));
-        }
-        (Format::Raw, Access::ReadOnly) => eprintln!(
-            "WARNING: Image format was not specified for '{}' and probing guessed raw.",
-            path.display()
-        ),
+impl Opener for Counting {
+    fn open(&self, referrer: &str, name: &str, access: Access) -> Result<Storage, OpenError> {
+        *self.opened.lock().expect("nobody panics while counting") += 1;
+        self.files.open(referrer, name, access)
     }
-    Ok(format)
+}
+
+/// A file that does not say its format may be raw, and then whoever wrote its first bytes, a guest for instance,
+/// decides what it is taken for.
+fn warn_of_probing(image: &ImageName) {
+    eprintln!(
+        "WARNING: Image format was not specified for '{}' and probing guessed raw.\n         \
+         Automatically detecting the format is dangerous for raw images, write operations on block 0 will be \
+         restricted.\n         Specify the 'raw' format explicitly to remove the restrictions.",
+        image.path().display()
+    );
 }

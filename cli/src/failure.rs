@@ -1,6 +1,5 @@
-//! What ends the program with an error, and how.
+//! What ends the program with an error, and how it is told under each of the program's names.
 
-use std::path::Path;
 use std::process::ExitCode;
 
 use blkring_bench::job::JobError;
@@ -9,21 +8,32 @@ use blkring_bench::stream::StreamError;
 use blkring_engine::{IoError, OpenError, RingUnavailable};
 use blkring_qcow2::CheckError;
 
-use crate::probe::header_reason;
+use crate::image_name::{ImageName, Syntax};
+use crate::name::Name;
+use crate::reason::Reason;
+use crate::text::{describe, reason};
 
-/// An error of the program: one line.
+/// An error of the program.
 #[derive(Debug, thiserror::Error)]
 pub enum Failure {
-    /// The command line makes no sense.
+    /// What was asked for cannot be.
     #[error("{0}")]
     Usage(String),
+    /// The command line makes no sense: as [`Failure::Usage`], and qemu-img says where to read more.
+    #[error("{0}")]
+    Misuse(String),
+    /// An option makes no sense: as [`Failure::Misuse`], and qemu-img names the command first.
+    #[error("{0}")]
+    Option(String),
     /// A file or image cannot be opened.
-    #[error("Could not open '{path}': {reason}")]
+    #[error("Could not open '{given}': {}", .reason.text(Name::Blkring, given))]
     Open {
-        /// As it was given.
-        path: String,
+        /// What was given.
+        given: String,
+        /// How.
+        syntax: Syntax,
         /// Why.
-        reason: String,
+        reason: Reason,
     },
     /// Direct I/O was asked for and is not possible.
     #[error("Could not open '{path}': the file system does not support direct I/O (O_DIRECT)")]
@@ -80,36 +90,34 @@ impl Failure {
         ExitCode::FAILURE
     }
 
-    /// A file or image that cannot be opened for a reason in words.
-    pub fn cannot_open(path: &Path, reason: impl Into<String>) -> Self {
-        Failure::Open { path: path.display().to_string(), reason: reason.into() }
-    }
-
-    /// A qcow2 image that cannot be opened, or another file of its chain.
-    pub fn open_image(path: &Path, error: &blkring_qcow2::OpenError) -> Self {
-        use blkring_qcow2::OpenError as Error;
-        match error {
-            Error::Storage(error) => Failure::open(path, error),
-            Error::Header { path: which, source } if **which == *path.to_string_lossy() => {
-                Failure::cannot_open(path, header_reason(source))
-            }
-            other => Failure::cannot_open(path, other.to_string()),
-        }
+    /// An image that cannot be opened.
+    pub fn open(image: &ImageName, reason: Reason) -> Self {
+        let (given, syntax) = (image.given().to_owned(), image.syntax());
+        Failure::Open { given, syntax, reason }
     }
 
     /// A file that cannot be opened as a storage.
-    pub fn open(path: &Path, error: &OpenError) -> Self {
-        let reason = match error {
-            OpenError::Io(error) => describe(error.errno),
-            OpenError::NotRegular { what, .. } => {
-                format!("it is {what}, and only regular files can be opened")
+    pub fn open_storage(image: &ImageName, error: &OpenError) -> Self {
+        match error {
+            OpenError::NoDirectIo { .. } => Failure::NoDirectIo { path: image.given().to_owned() },
+            other => Failure::open(image, Reason::file(other)),
+        }
+    }
+
+    /// The message under a name; several lines at most.
+    pub fn text(&self, name: Name) -> String {
+        match (self, name) {
+            (Failure::Open { given, reason, .. }, Name::QemuImg) => {
+                format!("Could not open '{given}': {}", reason.text(name, given))
             }
-            OpenError::NoDirectIo { .. } => {
-                return Failure::NoDirectIo { path: path.display().to_string() };
+            (Failure::Open { given, syntax: Syntax::FileName, reason }, Name::QemuIo) => {
+                format!("can't open device {given}: {}", reason.text(name, given))
             }
-            other => other.to_string(),
-        };
-        Failure::cannot_open(path, reason)
+            (Failure::Open { given, syntax: Syntax::Options, reason }, Name::QemuIo) => {
+                format!("can't open: {}", reason.text(name, given))
+            }
+            (other, _) => other.to_string(),
+        }
     }
 }
 
@@ -119,27 +127,5 @@ impl From<StreamError> for Failure {
             StreamError::Request(error) => Failure::Request(error),
             StreamError::Queue(error) => Failure::Queue(error),
         }
-    }
-}
-
-/// The text of an error number, without the number.
-pub fn describe(errno: i32) -> String {
-    reason(&std::io::Error::from_raw_os_error(errno))
-}
-
-/// The text of an error, without the number.
-pub fn reason(error: &std::io::Error) -> String {
-    let text = error.to_string();
-    text.split_once(" (os error").map(|(text, _)| text.to_owned()).unwrap_or(text)
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn the_text_of_an_error_has_no_number() {
-        assert_eq!(describe(5), "Input/output error");
-        assert_eq!(reason(&std::io::Error::other("plain")), "plain");
     }
 }

@@ -3,16 +3,19 @@
 use std::fmt::Write;
 use std::fs::Metadata;
 use std::os::unix::fs::MetadataExt;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::process::ExitCode;
 
 use blkring_qcow2::{Access, Compatible, Header, Incompatible};
 use clap::Args;
 use serde::Serialize;
 
-use crate::failure::{Failure, reason};
+use crate::failure::Failure;
+use crate::image_name::ImageName;
 use crate::number::short;
-use crate::options::{Format, Output, format, output};
+use crate::options::{Format, Output, output};
+use crate::reason::Reason;
+use crate::source::Source;
 use crate::{json, probe};
 
 /// Lengths are told in whole sectors, and file systems count what a file takes in units of so many bytes.
@@ -21,37 +24,17 @@ const SECTOR: u64 = 512;
 /// Print what is known of an image, as qemu-img info does.
 #[derive(Args)]
 pub struct Options {
-    /// Format of the image (raw, qcow2).
-    #[arg(short, long, value_name = "FMT", value_parser = format)]
-    format: Option<Format>,
+    #[command(flatten)]
+    source: Source,
     /// How it is printed: human or json.
     #[arg(long, value_name = "OUTPUT", default_value = "human", value_parser = output)]
     output: Output,
-    /// Accepted for scripts: no lock is taken.
-    #[arg(short = 'U', long)]
-    force_share: bool,
-    /// The image.
-    #[arg(value_name = "FILE")]
-    file: PathBuf,
 }
 
 /// Runs the command.
 pub fn run(options: &Options) -> Result<ExitCode, Failure> {
-    let path = &options.file;
-    let format = options.format.map_or_else(|| probe::format(path), Ok)?;
-    let cannot_open = |reason| Failure::cannot_open(path, reason);
-    let metadata = path.metadata().map_err(|error| cannot_open(reason(&error)))?;
-    if !metadata.is_file() {
-        return Err(cannot_open("it is no regular file".to_owned()));
-    }
-    let info = match format {
-        Format::Raw => Info::raw(path, &metadata),
-        Format::Qcow2 => {
-            let header = probe::header(path, Access::Read);
-            let header = header.map_err(|error| cannot_open(error.to_string()))?;
-            Info::qcow2(path, &metadata, &header)
-        }
-    };
+    let image = options.source.name()?;
+    let info = Info::of(&image).map_err(|reason| Failure::open(&image, reason))?;
     match options.output {
         Output::Json => json::print(&info),
         Output::Human => print!("{}", info.human()),
@@ -151,6 +134,17 @@ impl Qcow2Info {
 }
 
 impl Info {
+    fn of(image: &ImageName) -> Result<Info, Reason> {
+        let path = image.path();
+        let format = image.format().map_or_else(|| probe::format(path), Ok)?;
+        let file = probe::open(path)?;
+        let metadata = file.metadata().map_err(|error| Reason::system(path, &error))?;
+        Ok(match format {
+            Format::Raw => Info::raw(path, &metadata),
+            Format::Qcow2 => Info::qcow2(path, &metadata, &probe::header(path, Access::Read)?),
+        })
+    }
+
     fn raw(path: &Path, metadata: &Metadata) -> Self {
         let filename = path.display().to_string();
         let actual_size = metadata.blocks() * SECTOR;

@@ -9,16 +9,15 @@ mod text;
 
 pub use text::human;
 
-use std::path::PathBuf;
 use std::process::ExitCode;
 
 use blkring_engine::{Access, QueueOptions, QueueSeed};
-use blkring_qcow2::AllocPolicy;
 use clap::Args;
 
 use crate::disk::{AnyDisk, Opening};
 use crate::failure::Failure;
-use crate::options::{CacheMode, Format, cache_mode, format};
+use crate::options::{CacheMode, cache_mode};
+use crate::source::Source;
 
 use session::{Next, Session};
 
@@ -28,15 +27,11 @@ use session::{Next, Session};
 /// "help" as a command lists their options.
 #[derive(Args)]
 pub struct Options {
-    /// The image.
-    #[arg(value_name = "FILE")]
-    file: PathBuf,
+    #[command(flatten)]
+    source: Source,
     /// A command; may be given several times.
     #[arg(short, long = "cmd", value_name = "COMMAND", required = true)]
     commands: Vec<String>,
-    /// Format of the image (raw, qcow2).
-    #[arg(short, long, value_name = "FMT", value_parser = format)]
-    format: Option<Format>,
     /// Refuse to write.
     #[arg(short, long)]
     read_only: bool,
@@ -46,18 +41,17 @@ pub struct Options {
     /// Cache mode: none, writeback, writethrough, directsync or unsafe.
     #[arg(short = 't', long, value_name = "CACHE", value_parser = cache_option, default_value = "writeback")]
     cache: CacheMode,
-    /// Accepted for scripts: no lock is taken.
-    #[arg(short = 'U', long)]
-    force_share: bool,
 }
 
 /// Runs the commands in order. The exit code is 1 if any of them failed.
 pub fn run(options: &Options) -> Result<ExitCode, Failure> {
     let access = if options.read_only { Access::ReadOnly } else { Access::ReadWrite };
     let cache = if options.nocache { CacheMode::None } else { options.cache };
+    let name = options.source.name()?;
     let mut queue = QueueSeed::new(QueueOptions::default())?.start()?;
-    let opening = Opening { format: options.format, access, cache, policy: AllocPolicy::default() };
-    let image = AnyDisk::open(&mut queue, &options.file, opening)?;
+    let share = options.source.share();
+    let opening = Opening { access, cache, share, ..Opening::read_only() };
+    let image = AnyDisk::open(&mut queue, &name, opening)?;
     let disk = image.attach(&mut queue)?;
     let mut session = Session::new(queue, disk, &image, access, cache);
     let mut code = ExitCode::SUCCESS;

@@ -1,31 +1,42 @@
-//! The `blkring` program: `blkring help` says what it can do.
+//! The `blkring` program: `blkring help` says what it can do. Through links of these names it is qemu-img or qemu-io.
 //!
-//! Options, output and exit codes follow qemu-img and qemu-io. An error is one line on the standard error that
-//! starts with `blkring: `.
+//! Options, output and exit codes follow qemu-img and qemu-io. An error is a line on the standard error that starts
+//! with the program's name.
 
+mod arguments;
 mod bench;
 mod check;
 mod create;
 mod disk;
 mod failure;
+mod image_name;
 mod info;
 mod io;
 mod json;
+mod name;
 mod number;
 mod options;
 mod probe;
+mod probed;
+mod qemu_img;
+mod qemu_io;
+mod reason;
+mod source;
+mod text;
 
+use std::ffi::OsString;
 use std::io::IsTerminal;
 use std::process::ExitCode;
 
-use clap::error::ErrorKind;
-use clap::{Parser, Subcommand};
+use clap::{CommandFactory, FromArgMatches, Parser, Subcommand};
 
+use crate::arguments::Line;
 use crate::failure::Failure;
+use crate::name::Name;
 
 /// Disk images on io_uring.
 #[derive(Parser)]
-#[command(name = "blkring", version, about)]
+#[command(name = "blkring", version, about, subcommand_required = true)]
 struct Program {
     /// Print the events that FILTER selects to the standard error, for instance "debug" or "blkring_engine=trace".
     #[arg(long, global = true, value_name = "FILTER")]
@@ -34,6 +45,7 @@ struct Program {
     command: Command,
 }
 
+/// What the program can do. All but [`Command::Io`] are commands of qemu-img too.
 #[derive(Subcommand)]
 enum Command {
     Create(create::Options),
@@ -43,60 +55,52 @@ enum Command {
     Io(io::Options),
 }
 
+impl Command {
+    fn run(&self) -> Result<ExitCode, Failure> {
+        match self {
+            Command::Create(options) => create::run(options),
+            Command::Info(options) => info::run(options),
+            Command::Check(options) => check::run(options),
+            Command::Bench(options) => bench::run(options),
+            Command::Io(options) => io::run(options),
+        }
+    }
+}
+
 fn main() -> ExitCode {
-    let program = match Program::try_parse() {
-        Ok(program) => program,
-        Err(error) => return usage(&error),
-    };
-    match run(program) {
-        Ok(code) => code,
-        Err(failure) => {
-            eprintln!("blkring: {failure}");
-            failure.exit_code()
-        }
+    let words: Vec<OsString> = std::env::args_os().collect();
+    let name = words.first().map_or(Name::Blkring, |word| Name::of(word));
+    name::set(name);
+    match name {
+        Name::Blkring => blkring(&words),
+        Name::QemuImg => qemu_img::run(&words),
+        Name::QemuIo => qemu_io::run(&words),
     }
 }
 
-fn run(program: Program) -> Result<ExitCode, Failure> {
-    if let Some(filter) = &program.trace {
-        trace(filter)?;
+fn blkring(words: &[OsString]) -> ExitCode {
+    if words.len() < 2 {
+        eprint!("{}", Program::command().render_long_help());
+        return ExitCode::FAILURE;
     }
-    match program.command {
-        Command::Create(options) => create::run(&options),
-        Command::Info(options) => info::run(&options),
-        Command::Check(options) => check::run(&options),
-        Command::Bench(options) => bench::run(&options),
-        Command::Io(options) => io::run(&options),
-    }
-}
-
-/// What the parser has to say: help as it is, an error as one line.
-fn usage(error: &clap::Error) -> ExitCode {
-    if matches!(
-        error.kind(),
-        ErrorKind::DisplayHelp
-            | ErrorKind::DisplayVersion
-            | ErrorKind::DisplayHelpOnMissingArgumentOrSubcommand
-    ) {
-        let printed = error.print();
-        return if printed.is_ok() && !error.use_stderr() {
-            ExitCode::SUCCESS
-        } else {
-            ExitCode::FAILURE
-        };
-    }
-    let text = match std::error::Error::source(error) {
-        // Our own parsers of values say it all.
-        Some(reason) if error.kind() == ErrorKind::ValueValidation => reason.to_string(),
-        _ => {
-            let text = error.to_string();
-            let first = text.split("\n\n").next().unwrap_or_default();
-            let words: Vec<&str> = first.split_whitespace().collect();
-            words.join(" ").trim_start_matches("error: ").to_owned()
+    let result = match arguments::read(Program::command(), words) {
+        Line::Help(text) => {
+            print!("{text}");
+            Ok(ExitCode::SUCCESS)
         }
+        Line::Wrong(failure) => Err(failure),
+        Line::Matches(matches) => match Program::from_arg_matches(&matches) {
+            Err(error) => Err(Failure::Usage(error.to_string())),
+            Ok(program) => match program.trace.as_deref().map(trace) {
+                Some(Err(failure)) => Err(failure),
+                _ => program.command.run(),
+            },
+        },
     };
-    eprintln!("blkring: {text}");
-    ExitCode::FAILURE
+    result.unwrap_or_else(|failure| {
+        name::complain(failure.text(Name::Blkring));
+        failure.exit_code()
+    })
 }
 
 fn trace(filter: &str) -> Result<(), Failure> {

@@ -1,6 +1,8 @@
 //! Options that several commands have.
 
-use blkring_engine::{Cache, Flags};
+use blkring_engine::{Cache, Flags, Flushing};
+
+use crate::arguments::Misuse;
 
 /// The format of an image.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -27,6 +29,23 @@ pub fn format(word: &str) -> Result<Format, String> {
         "raw" => Ok(Format::Raw),
         "qcow2" => Ok(Format::Qcow2),
         _ => Err(format!("Unknown driver '{word}'")),
+    }
+}
+
+/// Whether others may have an image open at the same time.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum Share {
+    /// As its locks say.
+    #[default]
+    Locked,
+    /// Whatever its locks say.
+    Forced,
+}
+
+impl Share {
+    /// What the switch `-U` says.
+    pub fn of(force_share: bool) -> Self {
+        if force_share { Share::Forced } else { Share::Locked }
     }
 }
 
@@ -57,6 +76,22 @@ impl CacheMode {
         }
     }
 
+    /// The same, with what was said of the page cache and of flushes in particular.
+    #[must_use]
+    pub fn wished(self, direct: Option<bool>, no_flush: Option<bool>) -> Self {
+        let durable = !self.write_flags().is_empty();
+        match (direct, no_flush) {
+            (None, None) => self,
+            (_, Some(true)) => CacheMode::Unsafe,
+            (direct, _) => match (direct.unwrap_or(self.cache() == Cache::Direct), durable) {
+                (true, true) => CacheMode::Directsync,
+                (true, false) => CacheMode::None,
+                (false, true) => CacheMode::Writethrough,
+                (false, false) => CacheMode::Writeback,
+            },
+        }
+    }
+
     /// Whether the page cache is used.
     pub fn cache(self) -> Cache {
         match self {
@@ -76,6 +111,11 @@ impl CacheMode {
     /// Whether flushes are to be done.
     pub fn flushes(self) -> bool {
         self != CacheMode::Unsafe
+    }
+
+    /// What a flush of a file does.
+    pub fn flushing(self) -> Flushing {
+        if self.flushes() { Flushing::Done } else { Flushing::Ignored }
     }
 }
 
@@ -133,10 +173,10 @@ pub enum Output {
 }
 
 /// Reads the name of a way to print.
-pub fn output(word: &str) -> Result<Output, String> {
+pub fn output(word: &str) -> Result<Output, Misuse> {
     match word {
         "human" => Ok(Output::Human),
         "json" => Ok(Output::Json),
-        _ => Err(format!("--output expects 'human' or 'json' not '{word}'")),
+        _ => Err(Misuse(format!("--output expects 'human' or 'json' not '{word}'"))),
     }
 }

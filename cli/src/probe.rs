@@ -2,51 +2,110 @@
 
 use std::fs::File;
 use std::io::{self, Read};
-use std::os::unix::fs::FileExt;
+use std::os::unix::fs::{FileExt, OpenOptionsExt};
 use std::path::Path;
 
 use blkring_qcow2::{Access, HEADER_PREFIX_BYTES, Header, HeaderError};
 
-use crate::failure::{Failure, reason};
 use crate::options::Format;
+use crate::reason::{Reason, not_regular};
 
-/// What the first bytes of a qcow2 image are.
-const MAGIC: &[u8] = b"QFI\xfb";
+/// The bytes that a format is told from.
+pub const SECTOR: usize = 512;
 
-/// The format that the first bytes of a file tell. Whoever wrote a raw file's first bytes, a guest for instance,
-/// decides what is found here.
-pub fn format(path: &Path) -> Result<Format, Failure> {
-    let mut magic = [0; MAGIC.len()];
-    let read = File::open(path).and_then(|mut file| file.read(&mut magic));
-    let read = read.map_err(|error| Failure::cannot_open(path, reason(&error)))?;
-    Ok(if magic.get(..read) == Some(MAGIC) { Format::Qcow2 } else { Format::Raw })
+/// What a file looks like.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Guess {
+    /// A format of this program; raw if it looks like nothing else.
+    Known(Format),
+    /// A format of other programs.
+    Other(&'static str),
+}
+
+/// Where each format has its mark, and the mark.
+const MARKS: &[(usize, &[u8], Guess)] = &[
+    (0, b"QFI\xfb\0\0\0\x01", Guess::Other("qcow")),
+    // Without a version it is none.
+    (0, b"QFI\xfb\0\0\0\0", Guess::Known(Format::Raw)),
+    (0, b"QFI\xfb", Guess::Known(Format::Qcow2)),
+    (0, b"QED\0", Guess::Other("qed")),
+    (0, b"KDMV", Guess::Other("vmdk")),
+    (0, b"COWD", Guess::Other("vmdk")),
+    (0, b"# Disk DescriptorFile", Guess::Other("vmdk")),
+    (0, b"vhdxfile", Guess::Other("vhdx")),
+    (0, b"conectix", Guess::Other("vpc")),
+    (0, b"LUKS\xba\xbe\0\x01", Guess::Other("luks")),
+    (0, b"WithoutFreeSpace", Guess::Other("parallels")),
+    (0, b"WithouFreSpacExt", Guess::Other("parallels")),
+    (0, b"Bochs Virtual HD Image", Guess::Other("bochs")),
+    (64, b"\x7f\x10\xda\xbe", Guess::Other("vdi")),
+];
+
+/// The format that the first sector of a file tells. Whoever wrote it, a guest for instance, decides what is found
+/// here.
+pub fn guess(sector: &[u8]) -> Guess {
+    let marked =
+        |at: usize, mark: &[u8]| sector.get(at..).is_some_and(|rest| rest.starts_with(mark));
+    let found = MARKS.iter().find(|(at, mark, _)| marked(*at, mark));
+    found.map_or(Guess::Known(Format::Raw), |(_, _, guess)| *guess)
+}
+
+/// The format of the file at `path`, if it is one of this program.
+pub fn format(path: &Path) -> Result<Format, Reason> {
+    let mut sector = [0; SECTOR];
+    let mut file = open(path)?;
+    let mut have = 0;
+    while let Some(rest) = sector.get_mut(have..).filter(|rest| !rest.is_empty()) {
+        match file.read(rest).map_err(|error| Reason::system(path, &error))? {
+            0 => break,
+            more => have += more,
+        }
+    }
+    match guess(sector.get(..have).unwrap_or_default()) {
+        Guess::Known(format) => Ok(format),
+        Guess::Other(name) => {
+            Err(Reason::words(format!("it looks like a '{name}' image, which is not supported")))
+        }
+    }
+}
+
+/// Opens a regular file for reading, without waiting for what is none.
+pub fn open(path: &Path) -> Result<File, Reason> {
+    let system = |error: io::Error| Reason::system(path, &error);
+    let mut options = File::options();
+    let file = options.read(true).custom_flags(libc::O_NONBLOCK).open(path).map_err(system)?;
+    let kind = file.metadata().map_err(system)?.file_type();
+    if kind.is_file() {
+        return Ok(file);
+    }
+    let what = if kind.is_dir() { "a directory" } else { "no regular file" };
+    Err(not_regular(&path.display().to_string(), what))
 }
 
 /// Why there is no header.
 #[derive(Debug, thiserror::Error)]
 pub enum ProbeError {
     /// The file cannot be read.
-    #[error("{}", reason(.0))]
+    #[error("{0}")]
     Io(#[from] io::Error),
     /// It is no qcow2 image, or one that is refused.
-    #[error("{}", header_reason(.0))]
+    #[error("{0}")]
     Header(#[from] HeaderError),
 }
 
-/// What is wrong with a header, in the words of qemu-img where it has some.
-pub fn header_reason(error: &HeaderError) -> String {
-    match error {
-        HeaderError::Magic { .. } => "Image is not in qcow2 format".to_owned(),
-        other => other.to_string(),
-    }
+/// The header of the qcow2 image at `path`, if `access` can handle it.
+pub fn header(path: &Path, access: Access) -> Result<Header, Reason> {
+    let file = open(path)?;
+    read_header(&file, access).map_err(|error| match error {
+        ProbeError::Io(error) => Reason::system(path, &error),
+        ProbeError::Header(error) => Reason::header(&error),
+    })
 }
 
-/// The header of the qcow2 image at `path`, if `access` can handle it.
-pub fn header(path: &Path, access: Access) -> Result<Header, ProbeError> {
-    let file = File::open(path)?;
-    let prefix = beginning(&file, HEADER_PREFIX_BYTES)?;
+fn read_header(file: &File, access: Access) -> Result<Header, ProbeError> {
+    let prefix = beginning(file, HEADER_PREFIX_BYTES)?;
     // At most 2 MiB.
-    let bytes = beginning(&file, Header::bytes_wanted(&prefix)?)?;
+    let bytes = beginning(file, Header::bytes_wanted(&prefix)?)?;
     Ok(Header::parse(&bytes, access)?)
 }
 
@@ -56,4 +115,26 @@ fn beginning(file: &File, len: usize) -> io::Result<Vec<u8>> {
     let mut bytes = vec![0; len.min(there)];
     file.read_exact_at(&mut bytes, 0)?;
     Ok(bytes)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn formats_are_told_by_their_marks() {
+        let mut vdi = vec![0; SECTOR];
+        vdi[64..68].copy_from_slice(b"\x7f\x10\xda\xbe");
+        for (bytes, guessed) in [
+            (&b"QFI\xfb\0\0\0\x03"[..], Guess::Known(Format::Qcow2)),
+            (b"QFI\xfb\0\0\0\x01", Guess::Other("qcow")),
+            (b"QFI\xfb\0\0\0\0", Guess::Known(Format::Raw)),
+            (b"KDMV", Guess::Other("vmdk")),
+            (b"KDM", Guess::Known(Format::Raw)),
+            (b"", Guess::Known(Format::Raw)),
+            (&vdi, Guess::Other("vdi")),
+        ] {
+            assert_eq!(guess(bytes), guessed, "{bytes:?}");
+        }
+    }
 }

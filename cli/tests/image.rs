@@ -78,17 +78,42 @@ fn info_opens_no_other_file() {
     assert_eq!(run.stderr.lines().count(), 1, "{}", run.stderr);
 }
 
-/// A raw file whose format was not given is not written: its next reader would take it for what its guest made of it.
+/// A raw file whose format was not given is written, but not so that it looks like an image of another format.
 #[test]
-fn a_probed_raw_image_is_not_written() {
+fn the_first_sector_of_a_probed_raw_image_is_guarded() {
     let scratch = Scratch::new();
     scratch.file("image", 4096);
-    let run = blkring(scratch.dir(), &["io", "image", "-c", "write 0 512"]);
-    assert_eq!(run.code, Some(1));
-    assert!(run.stderr.contains("give -f raw to write to it"), "{}", run.stderr);
-    let run = blkring(scratch.dir(), &["io", "-r", "image", "-c", "read -q 0 512"]);
-    assert_eq!(run.code, Some(0));
-    assert!(run.stderr.starts_with("WARNING: "), "{}", run.stderr);
+    std::fs::write(scratch.dir().join("mark"), b"QFI\xfb\0\0\0\x03").unwrap();
+    std::fs::write(scratch.dir().join("begin"), b"QFI").unwrap();
+    let io = |commands: &[&str]| {
+        let commands = commands.iter().flat_map(|command| ["-c", command]);
+        blkring(scratch.dir(), &["io", "image"].into_iter().chain(commands).collect::<Vec<_>>())
+    };
+    let run = io(&["write -q -P 7 0 4k", "write -q -s mark 512 8", "write -q -z 0 4k"]);
+    assert_eq!(run.code, Some(0), "{}", run.stdout);
+    assert!(run.stderr.starts_with("WARNING: Image format was not specified for 'image' and "));
+    // At once, as a part of more, from unaligned pieces, and with zeros where zeros belong.
+    let pieces =
+        ["write -q -P 3 7 1", "write -q -P 1 4 3", "write -q -P 0xfb 3 1", "write -q -s begin 0 3"];
+    for commands in [&["write -q -s mark 0 8"][..], &["write -q -s mark 0 4k"], &pieces] {
+        let run = io(commands);
+        assert_eq!(
+            (run.code, run.stdout.as_str()),
+            (Some(1), "write failed: Operation not permitted\n")
+        );
+    }
+    let run = io(&[
+        "write -q -P 3 0 8",
+        "write -q -s begin 0 3",
+        "write -q -P 0xfb 3 1",
+        "write -q -z 0 3",
+    ]);
+    assert_eq!(run.stdout, "write failed: Operation not permitted\n", "the third");
+    assert_eq!(scratch.bytes("image")[..8], [0, 0, 0, 3, 3, 3, 3, 3]);
+    let run = blkring(scratch.dir(), &["io", "-f", "raw", "image", "-c", "write -q -s mark 0 8"]);
+    assert_eq!((run.code, run.stderr.as_str()), (Some(0), ""), "raw was given");
+    let run = blkring(scratch.dir(), &["info", "image"]);
+    assert!(run.stderr.contains("image"), "a header is needed: {}", run.stderr);
 }
 
 #[test]

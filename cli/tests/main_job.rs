@@ -88,7 +88,7 @@ fn what_cannot_be_done_is_one_line() {
         ("bench --verify there", "Could not open 'there': Image is not in qcow2 format"),
         ("bench --verify nothing", "Could not open 'nothing': No such file or directory"),
         ("bench -c 10", "the following required arguments were not provided"),
-        ("bench --seed 1 there", "the argument '--seed <SEED>' cannot be used with '[FILE]'"),
+        ("bench --seed 1 there", "the argument '--seed <SEED>' cannot be used with '[FILE]...'"),
     ] {
         let run = blkring(scratch.dir(), &words(line));
         assert_eq!((run.code, run.stdout.as_str()), (Some(1), ""), "{line}: {}", run.stderr);

@@ -6,7 +6,8 @@ use std::path::Path;
 use std::sync::Arc;
 
 use blkring_engine::{
-    Access, Cache, ExtentKind, Flags, IoMem, OpenOptions, QueueOptions, QueueSeed, Service, Storage,
+    Access, Cache, ExtentKind, Flags, Flushing, IoMem, OpenOptions, QueueOptions, QueueSeed,
+    Service, Storage,
 };
 
 fn open(path: &Path, cache: Cache) -> Arc<Storage> {
@@ -37,6 +38,22 @@ fn a_file_that_ends_within_a_block_reads_as_zeros_beyond() {
             assert!((5004..=8192).contains(&written.len()));
             assert!(written == expected[..written.len()], "{size} bytes, {cache:?}");
         }
+    }
+}
+
+#[test]
+fn flushes_are_left_out_where_they_are_to_be_ignored() {
+    for (flushing, syncs) in [(Flushing::Done, 1), (Flushing::Ignored, 0)] {
+        let file = tempfile::NamedTempFile::new().unwrap();
+        let options = OpenOptions::new().access(Access::ReadWrite).flushing(flushing);
+        let storage = Storage::open(file.path(), &options).unwrap();
+        let mut queue = QueueSeed::new(QueueOptions::default()).unwrap().start().unwrap();
+        let lane = queue.lane();
+        let mem = IoMem::from(vec![5; 4096]);
+        queue.block_on(storage.write(&lane, 0, &mem, Flags::FUA)).unwrap().unwrap();
+        queue.block_on(storage.flush(&lane)).unwrap().unwrap();
+        assert_eq!(queue.counts().syncs, syncs, "{flushing:?}");
+        assert_eq!(std::fs::read(file.path()).unwrap(), [5; 4096]);
     }
 }
 

@@ -12,6 +12,7 @@ use clap::Args;
 
 use crate::disk::{AnyDisk, Opening};
 use crate::failure::Failure;
+use crate::image_name::ImageName;
 use crate::number::{counts, short, sizes};
 use crate::options::{CacheMode, Format};
 use crate::{check, create};
@@ -22,30 +23,30 @@ use crate::{check, create};
 #[command(next_help_heading = "Options of the main job")]
 pub(super) struct Options {
     /// Bytes of the disk: a multiple of 64k.
-    #[arg(long, default_value = "256M", conflicts_with = "file",
+    #[arg(long, default_value = "256M", conflicts_with = "files",
         value_parser = sizes("size", 0..=i64::MAX as u64))]
     size: u64,
     /// Queues, each with a thread of its own.
-    #[arg(long, default_value = "4", conflicts_with = "file",
+    #[arg(long, default_value = "4", conflicts_with = "files",
         value_parser = counts("number of queues", 1..=super::I31))]
     queues: u64,
     /// What everything random comes from.
-    #[arg(long, default_value = "1", conflicts_with = "file",
+    #[arg(long, default_value = "1", conflicts_with = "files",
         value_parser = counts("seed", 0..=i64::MAX as u64))]
     seed: u64,
     /// Random writes, of all queues together.
-    #[arg(long, default_value = "65536", conflicts_with = "file",
+    #[arg(long, default_value = "65536", conflicts_with = "files",
         value_parser = counts("number of overwrites", 0..=super::I31))]
     overwrites: u64,
     /// Random reads, of all queues together.
-    #[arg(long, default_value = "65536", conflicts_with = "file",
+    #[arg(long, default_value = "65536", conflicts_with = "files",
         value_parser = counts("number of reads", 0..=super::I31))]
     reads: u64,
     /// Leave the image here. A file that is there already is not touched.
-    #[arg(long, value_name = "IMAGE", conflicts_with = "file")]
+    #[arg(long, value_name = "IMAGE", conflicts_with = "files")]
     keep: Option<PathBuf>,
     /// Write nothing: verify an image that was kept.
-    #[arg(long, value_name = "IMAGE", conflicts_with_all = ["file", "keep"])]
+    #[arg(long, value_name = "IMAGE", conflicts_with_all = ["files", "keep"])]
     pub(super) verify: Option<PathBuf>,
 }
 
@@ -81,10 +82,11 @@ pub(super) fn run(all: &super::Options) -> Result<(), Failure> {
         Some(path) => path.clone(),
         None => directory.path().join("image"),
     };
-    let format = all.format.unwrap_or(Format::Qcow2);
+    let format = all.source.format()?.unwrap_or(Format::Qcow2);
     create(&path, format, plan.size())?;
-    let cache = cache_mode(all, &path, format)?;
-    let opening = |access| Opening { format: Some(format), access, cache, policy: all.policy };
+    let name = ImageName::of_file(&path).of_format(format);
+    let cache = cache_mode(all, &name)?;
+    let opening = |access| Opening { access, cache, policy: all.policy, ..Opening::read_only() };
     let settings = settings(all, cache);
     println!(
         "{} image of {}, {} queues, depth {}, cache {}, seed {}: {}",
@@ -99,7 +101,7 @@ pub(super) fn run(all: &super::Options) -> Result<(), Failure> {
     let failed = |source| Failure::Job { path: path.display().to_string(), source };
 
     let mut queue = queue()?;
-    let image = AnyDisk::open(&mut queue, &path, opening(Access::ReadWrite))?;
+    let image = AnyDisk::open(&mut queue, &name, opening(Access::ReadWrite))?;
     let disk = image.attach(&mut queue)?;
     let mut reports = job::run(&Image(&image), &plan, &settings).map_err(failed)?;
     verification::seal(&mut queue, &disk, &plan).map_err(failed)?;
@@ -107,11 +109,11 @@ pub(super) fn run(all: &super::Options) -> Result<(), Failure> {
     drop((disk, image, queue));
 
     // All of it once more, from the file alone.
-    let (_, report) = verified(&path, opening(Access::ReadOnly))?;
+    let (_, report) = verified(&name, opening(Access::ReadOnly))?;
     reports.push(report);
     print!("{}", table::render(&reports));
     if format == Format::Qcow2 {
-        check_image(&path)?;
+        check_image(&name)?;
     }
     println!("{} bytes verified", plan.size());
     Ok(())
@@ -119,10 +121,11 @@ pub(super) fn run(all: &super::Options) -> Result<(), Failure> {
 
 /// Verifies an image that an earlier run has kept.
 pub(super) fn verify(path: &Path, all: &super::Options) -> Result<(), Failure> {
-    let format = Some(all.format.unwrap_or(Format::Qcow2));
+    let format = all.source.format()?.unwrap_or(Format::Qcow2);
+    let name = ImageName::of_file(path).of_format(format);
     let cache = all.cache.unwrap_or(CacheMode::Writeback);
-    let (access, policy) = (Access::ReadOnly, all.policy);
-    let (plan, _) = verified(path, Opening { format, access, cache, policy })?;
+    let share = all.source.share();
+    let (plan, _) = verified(&name, Opening { cache, share, ..Opening::read_only() })?;
     println!(
         "{}: {} bytes verified ({} queues, {} overwrites, seed {})",
         path.display(),
@@ -134,12 +137,12 @@ pub(super) fn verify(path: &Path, all: &super::Options) -> Result<(), Failure> {
     Ok(())
 }
 
-fn verified(path: &Path, opening: Opening) -> Result<(Plan, job::PhaseReport), Failure> {
+fn verified(name: &ImageName, opening: Opening) -> Result<(Plan, job::PhaseReport), Failure> {
     let mut queue = queue()?;
-    let image = AnyDisk::open(&mut queue, path, opening)?;
+    let image = AnyDisk::open(&mut queue, name, opening)?;
     let disk = image.attach(&mut queue)?;
     verification::verify(&mut queue, &disk)
-        .map_err(|source: JobError| Failure::Job { path: path.display().to_string(), source })
+        .map_err(|source: JobError| Failure::Job { path: name.given().to_owned(), source })
 }
 
 fn queue() -> Result<Queue, Failure> {
@@ -154,13 +157,12 @@ fn create(path: &Path, format: Format, size: u64) -> Result<(), Failure> {
 }
 
 /// The cache mode that was asked for; else none, or writeback where the file system has no direct I/O.
-fn cache_mode(all: &super::Options, path: &Path, format: Format) -> Result<CacheMode, Failure> {
+fn cache_mode(all: &super::Options, name: &ImageName) -> Result<CacheMode, Failure> {
     if let Some(cache) = all.cache {
         return Ok(cache);
     }
-    let (access, cache, policy) = (Access::ReadOnly, CacheMode::None, all.policy);
-    let opening = Opening { format: Some(format), access, cache, policy };
-    match AnyDisk::open(&mut queue()?, path, opening) {
+    let opening = Opening { cache: CacheMode::None, ..Opening::read_only() };
+    match AnyDisk::open(&mut queue()?, name, opening) {
         Ok(_) => Ok(CacheMode::None),
         Err(Failure::NoDirectIo { .. }) => Ok(CacheMode::Writeback),
         Err(other) => Err(other),
@@ -177,11 +179,11 @@ fn settings(all: &super::Options, cache: CacheMode) -> Settings {
     }
 }
 
-fn check_image(path: &Path) -> Result<(), Failure> {
-    let report = check::image(path, &mut |finding| eprintln!("{finding}"))?;
+fn check_image(name: &ImageName) -> Result<(), Failure> {
+    let report = check::image(name, &mut |finding| eprintln!("{finding}"))?;
     if !report.is_clean() {
         return Err(Failure::Unclean {
-            path: path.display().to_string(),
+            path: name.given().to_owned(),
             corruptions: report.corruptions + report.check_errors,
             leaks: report.leaks,
         });

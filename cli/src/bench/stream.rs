@@ -1,7 +1,5 @@
 //! `blkring bench FILE`: what `qemu-img bench` does, on one queue.
 
-use std::path::Path;
-
 use blkring_bench::stream::{Direction, Drain, FlushEvery, Stream};
 use blkring_engine::{Access, BufferPool, Flags, IoMem, LaneCounts, Queue, QueueSeed};
 
@@ -19,33 +17,33 @@ use crate::options::{Aio, CacheMode};
 #[command(next_help_heading = "Options with FILE")]
 pub(super) struct Options {
     /// Number of requests.
-    #[arg(short, long, default_value = "75000", allow_negative_numbers = true, requires = "file",
+    #[arg(short, long, default_value = "75000", allow_negative_numbers = true, requires = "files",
         value_parser = counts("request count", 1..=I31))]
     count: u64,
     /// Bytes of each request.
-    #[arg(short = 's', long, default_value = "4096", allow_negative_numbers = true, requires = "file",
+    #[arg(short = 's', long, default_value = "4096", allow_negative_numbers = true, requires = "files",
         value_parser = sizes("buffer size", 1..=I31))]
     buffer_size: u64,
     /// Bytes from one request to the next; 0 for the size of a request.
-    #[arg(short = 'S', long, default_value = "0", allow_negative_numbers = true, requires = "file",
+    #[arg(short = 'S', long, default_value = "0", allow_negative_numbers = true, requires = "files",
         value_parser = sizes("step size", 0..=I31))]
     step_size: u64,
     /// Offset of the first request.
-    #[arg(short, long, default_value = "0", allow_negative_numbers = true, requires = "file",
+    #[arg(short, long, default_value = "0", allow_negative_numbers = true, requires = "files",
         value_parser = sizes("offset", 0..=i64::MAX as u64))]
     offset: u64,
     /// Write instead of reading.
-    #[arg(short, long, requires = "file")]
+    #[arg(short, long, requires = "files")]
     write: bool,
     /// The byte to write.
-    #[arg(long, default_value = "0", allow_negative_numbers = true, requires = "file",
+    #[arg(long, default_value = "0", allow_negative_numbers = true, requires = "files",
         value_parser = counts("pattern byte", 0..=255))]
     pattern: u64,
     /// Send flushes beside the requests in flight instead of waiting for these.
-    #[arg(long, requires = "file")]
+    #[arg(long, requires = "files")]
     no_drain: bool,
     /// Print what the queue has sent to the kernel.
-    #[arg(long, requires = "file")]
+    #[arg(long, requires = "files")]
     stats: bool,
 }
 
@@ -58,7 +56,8 @@ struct Run<'a> {
     flush_interval: u64,
 }
 
-pub(super) fn run(file: &Path, all: &super::Options) -> Result<(), Failure> {
+pub(super) fn run(all: &super::Options) -> Result<(), Failure> {
+    let name = all.source.name()?;
     let options = &Run {
         all,
         own: &all.stream,
@@ -70,8 +69,9 @@ pub(super) fn run(file: &Path, all: &super::Options) -> Result<(), Failure> {
     let stream = stream(options);
     let access = if options.own.write { Access::ReadWrite } else { Access::ReadOnly };
     let mut queue = QueueSeed::new(stream.queue_options())?.start()?;
-    let opening = Opening { format: all.format, access, cache: options.cache, policy: all.policy };
-    let image = AnyDisk::open(&mut queue, file, opening)?;
+    let (cache, policy, share) = (options.cache, all.policy, all.source.share());
+    let opening = Opening { access, cache, policy, share };
+    let image = AnyDisk::open(&mut queue, &name, opening)?;
     let disk = image.attach(&mut queue)?;
     announce(&stream, options);
     let taken = stream.run(&mut queue, &disk, &buffer(options)?)?;

@@ -9,10 +9,12 @@ use blkring_engine::{
 
 use super::check::Check;
 use super::command::{self, COMMANDS, Command, Dump, Fill, Kind, Transfer, Wait, usage};
-use super::text::{self, Style, human};
+use super::text::{Style, dump, human, report};
 use crate::disk::AnyDisk;
-use crate::failure::{Failure, describe, reason};
+use crate::failure::Failure;
+use crate::name;
 use crate::options::CacheMode;
+use crate::text::{describe, reason};
 
 /// What comes after a command.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -185,7 +187,7 @@ impl<'a> Session<'a> {
 
     fn refuses_writes(&self) -> bool {
         if self.access == Access::ReadOnly {
-            eprintln!("blkring: Block node is read-only");
+            name::complain("Block node is read-only");
         }
         self.access == Access::ReadOnly
     }
@@ -260,17 +262,17 @@ impl Pending {
             return Next::GoFailed;
         }
         let mut next = Next::Go;
-        if let Some((memory, check, dump)) = self.read {
+        if let Some((memory, check, dumped)) = self.read {
             let bytes = memory.to_vec();
             if let Some(complaint) = check.and_then(|check| check.complaint(self.offset, &bytes)) {
                 println!("{complaint}");
                 next = Next::GoFailed;
             }
-            if dump == Dump::Yes && self.style != Style::Quiet {
-                print!("{}", text::dump(self.offset, &bytes));
+            if dumped == Dump::Yes && self.style != Style::Quiet {
+                print!("{}", dump(self.offset, &bytes));
             }
         }
-        print!("{}", text::report(self.style, self.verb, self.offset, self.len, taken));
+        print!("{}", report(self.style, self.verb, self.offset, self.len, taken));
         next
     }
 }

@@ -6,7 +6,7 @@ use std::task::{Poll, Waker};
 use blkring_tracker::sync::Mutex;
 use blkring_tracker::sync::atomic::Ordering;
 
-use super::{RETRIES, Storage};
+use super::{Flushing, RETRIES, Storage};
 use crate::device::is_interruption;
 use crate::error::{Operation, Result};
 use crate::lane::{Lane, LaneKind};
@@ -16,12 +16,15 @@ use crate::variant::Variant;
 impl Storage {
     /// Makes every change that has completed durable (fdatasync). Skipped if none has completed since a successful
     /// one began. After a failure every later flush fails with the same error until the file is opened again: the
-    /// kernel may have dropped what it could not write.
+    /// kernel may have dropped what it could not write. Nothing is done with [`Flushing::Ignored`].
     ///
     /// # Errors
     /// What the kernel says, now or at an earlier flush.
     pub async fn flush(&self, lane: &Lane) -> Result<()> {
         self.check_synced()?;
+        if self.flushing == Flushing::Ignored {
+            return Ok(());
+        }
         let changes = self.device.changes();
         if self.synced.load(Ordering::Acquire) >= changes {
             return Ok(());

@@ -17,7 +17,7 @@ use blkring_tracker::sync::atomic::{AtomicU64, Ordering};
 use blkring_tracker::{Guard, Statistics, Tracker};
 
 pub use extents::{Extent, ExtentKind};
-pub use open::{Access, Cache, OpenError, OpenOptions};
+pub use open::{Access, Cache, Flushing, OpenError, OpenOptions};
 
 use crate::buffers::BufferPool;
 use crate::device::{Device, Kind, is_interruption};
@@ -43,6 +43,7 @@ pub struct Storage {
     /// Memory of ops starts and ends at multiples of this.
     memory_alignment: usize,
     access: Access,
+    flushing: Flushing,
     zeroing: zero::Modes,
     /// The changes that the last successful fdatasync covered.
     synced: AtomicU64,
@@ -65,6 +66,7 @@ impl Storage {
             alignment,
             memory_alignment: usize::try_from(alignment).expect("alignments are small"),
             access,
+            flushing: Flushing::Done,
             zeroing: zero::Modes::default(),
             synced: AtomicU64::new(0),
             syncs: flush::Syncs::default(),
@@ -75,6 +77,12 @@ impl Storage {
     /// The same with another alignment of memory, in bytes.
     pub(crate) fn with_memory_alignment(mut self, alignment: usize) -> Self {
         self.memory_alignment = alignment;
+        self
+    }
+
+    /// The same with flushes done or ignored.
+    pub(crate) fn with_flushing(mut self, flushing: Flushing) -> Self {
+        self.flushing = flushing;
         self
     }
 

@@ -31,6 +31,17 @@ pub enum Cache {
     Direct,
 }
 
+/// What a flush does.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum Flushing {
+    /// It makes what has completed durable (fdatasync).
+    #[default]
+    Done,
+    /// Nothing, and nothing is written durably (FUA): for images that need not survive a crash of the host. After
+    /// one, an image in such a storage may be damaged.
+    Ignored,
+}
+
 /// How to open a file.
 #[derive(Debug, Clone)]
 #[non_exhaustive]
@@ -39,13 +50,20 @@ pub struct OpenOptions {
     pub access: Access,
     /// Whether the page cache is used.
     pub cache: Cache,
+    /// What a flush does.
+    pub flushing: Flushing,
     /// Bytes for bounce buffers.
     pub buffer_budget: usize,
 }
 
 impl Default for OpenOptions {
     fn default() -> Self {
-        OpenOptions { access: Access::ReadOnly, cache: Cache::Cached, buffer_budget: 4 << 20 }
+        OpenOptions {
+            access: Access::ReadOnly,
+            cache: Cache::Cached,
+            flushing: Flushing::Done,
+            buffer_budget: 4 << 20,
+        }
     }
 }
 
@@ -66,6 +84,13 @@ impl OpenOptions {
     #[must_use]
     pub fn cache(mut self, cache: Cache) -> Self {
         self.cache = cache;
+        self
+    }
+
+    /// The same with flushes done or ignored.
+    #[must_use]
+    pub fn flushing(mut self, flushing: Flushing) -> Self {
+        self.flushing = flushing;
         self
     }
 }
@@ -136,7 +161,8 @@ impl Storage {
         let device = Device::new(name, Kind::File(file), metadata.len());
         let buffers = BufferPool::new(options.buffer_budget);
         let storage = Storage::over(device, alignment, options.access, buffers);
-        Ok(storage.with_memory_alignment(memory_alignment))
+        let storage = storage.with_memory_alignment(memory_alignment);
+        Ok(storage.with_flushing(options.flushing))
     }
 }
 

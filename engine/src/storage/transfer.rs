@@ -2,7 +2,7 @@
 
 use blkring_tracker::{Class, Guard, Span};
 
-use super::Storage;
+use super::{Flushing, Storage};
 use crate::buffers::Buffer;
 use crate::error::{Operation, Result};
 use crate::lane::{Lane, LaneKind};
@@ -58,7 +58,8 @@ impl Storage {
         if mem.is_empty() {
             return Ok(());
         }
-        let verb = if flags.contains(Flags::FUA) { Verb::WriteDurable } else { Verb::Write };
+        let durable = flags.contains(Flags::FUA) && self.flushing == Flushing::Done;
+        let verb = if durable { Verb::WriteDurable } else { Verb::Write };
         if self.is_aligned(offset, mem) {
             let guard = self.tracker.begin(Span::new(offset, end), Class::Shared).await;
             return self.transfer(lane, verb, offset, mem, guard).await.0;
