@@ -106,7 +106,13 @@ fn create_qcow2(options: &Options, given: FormatOptions) -> Result<(), Failure> 
     };
     let mut compatible = Compatible::empty();
     compatible.set(Compatible::LAZY_REFCOUNTS, given.lazy_refcounts);
-    let plan = CreateOptions { size, cluster_size: given.cluster_size, backing, compatible };
+    let plan = CreateOptions {
+        size,
+        cluster_size: given.cluster_size,
+        backing,
+        compatible,
+        ..CreateOptions::default()
+    };
     if !options.quiet {
         announce(&options.file, &plan);
     }

@@ -6,7 +6,7 @@ use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 use std::process::ExitCode;
 
-use blkring_qcow2::{Access, Compatible, Header, Incompatible};
+use blkring_qcow2::{Access, Compatible, Compression, Header, Incompatible, Version};
 use clap::Args;
 use serde::Serialize;
 
@@ -109,8 +109,14 @@ impl Qcow2Info {
     /// What the header says.
     pub fn of(header: &Header) -> Self {
         Qcow2Info {
-            compat: "1.1",
-            compression_type: "zlib",
+            compat: match header.version() {
+                Version::V2 => "0.10",
+                Version::V3 => "1.1",
+            },
+            compression_type: match header.compression() {
+                Compression::Zlib => "zlib",
+                Compression::Zstd => "zstd",
+            },
             lazy_refcounts: header.compatible().contains(Compatible::LAZY_REFCOUNTS),
             refcount_bits: header.refcount_bits(),
             corrupt: header.incompatible().contains(Incompatible::CORRUPT),

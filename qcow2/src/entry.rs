@@ -1,4 +1,4 @@
-//! Entries of the L1, L2 and refcount tables, and counts of refcount blocks: decode and encode.
+//! Entries of the L1, L2 and refcount tables: decode and encode.
 //!
 //! What a decoder returns is safe to use: its host clusters are aligned, lie below 2^56 bytes and
 //! are never cluster 0, which holds the header. Whether they lie inside the file, and whether
@@ -194,12 +194,12 @@ impl L2Entry {
         Self { mapping: Mapping::ZeroAllocated(cluster), copied: Copied::Yes }
     }
 
-    /// Decodes an entry that was read big-endian.
+    /// Decodes an entry that was read big-endian. In version 2 the zero flag is a reserved bit.
     pub const fn decode(raw: u64, geometry: &Geometry) -> Result<Self, EntryError> {
         if raw & COMPRESSED != 0 {
             return Err(EntryError::Compressed { raw });
         }
-        let bits = raw & !(COPIED | OFFSET | ZERO);
+        let bits = raw & !(COPIED | OFFSET | geometry.version().zero_flag());
         if bits != 0 {
             return Err(EntryError::ReservedBits { raw, bits });
         }
@@ -293,21 +293,11 @@ pub fn table_set(table: &mut [u8], index: usize, raw: u64) -> Option<()> {
     entries.get_mut(index).map(|bytes| *bytes = raw.to_be_bytes())
 }
 
-/// Count `index` of a refcount block; `None` past its end.
-pub fn refcount_get(block: &[u8], index: usize) -> Option<u16> {
-    let (counts, _) = block.as_chunks::<2>();
-    counts.get(index).map(|bytes| u16::from_be_bytes(*bytes))
-}
-
-/// Sets count `index` of a refcount block; `None`, and no change, past its end.
-pub fn refcount_set(block: &mut [u8], index: usize, count: u16) -> Option<()> {
-    let (counts, _) = block.as_chunks_mut::<2>();
-    counts.get_mut(index).map(|bytes| *bytes = count.to_be_bytes())
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::geometry::Version;
+    use crate::refcount::RefcountWidth;
 
     const BITS: [u32; 3] = [9, 16, 21];
 
@@ -386,6 +376,15 @@ mod tests {
     }
 
     #[test]
+    fn the_zero_flag_is_reserved_in_version_2() {
+        let geometry = geometry(16).with_format(Version::V2, RefcountWidth::DEFAULT);
+        for raw in [1, 0x8000_0000_0005_0001] {
+            let error = Err(EntryError::ReservedBits { raw, bits: 1 });
+            assert_eq!(L2Entry::decode(raw, &geometry), error);
+        }
+    }
+
+    #[test]
     fn compressed_is_named_and_is_no_corruption() {
         let raw = 0x4000_0000_0005_1234;
         let error = L2Entry::decode(raw, &geometry(16)).expect_err("compressed");
@@ -395,14 +394,11 @@ mod tests {
     }
 
     #[test]
-    fn tables_and_blocks_are_big_endian_and_bounded() {
+    fn tables_are_big_endian_and_bounded() {
         let mut bytes = [0; 17];
         assert_eq!(table_set(&mut bytes, 1, 0x0102_0304_0506_0708), Some(()));
         assert_eq!(bytes.get(8..), Some(&[1, 2, 3, 4, 5, 6, 7, 8, 0][..]));
         assert_eq!(table_get(&bytes, 1), Some(0x0102_0304_0506_0708));
         assert_eq!((table_get(&bytes, 2), table_set(&mut bytes, 2, 1)), (None, None));
-        assert_eq!(refcount_set(&mut bytes, 3, 0xabcd), Some(()));
-        assert_eq!(refcount_get(&bytes, 3), Some(0xabcd));
-        assert_eq!((refcount_get(&bytes, 8), refcount_set(&mut bytes, 8, 1)), (None, None));
     }
 }

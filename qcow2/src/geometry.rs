@@ -3,11 +3,11 @@
 #![deny(clippy::indexing_slicing)]
 
 use crate::address::{GuestCluster, GuestOffset, HostCluster, HostOffset};
+use crate::entry::bits;
+use crate::refcount::RefcountWidth;
 
 /// Bytes of one entry of an L1, L2 or refcount table.
 pub const TABLE_ENTRY_BYTES: u64 = 8;
-/// Bytes of one refcount (`refcount_order` 4).
-pub const REFCOUNT_BYTES: u64 = 2;
 /// The largest L1 table, in bytes.
 pub const MAX_L1_BYTES: u64 = 32 << 20;
 /// The largest refcount table, in bytes.
@@ -24,7 +24,34 @@ pub const MAX_CLUSTER_BITS: u32 = 21;
 /// small enough that a random one writes little.
 const MAX_SLICE_BITS: u32 = 12;
 const TABLE_ENTRY_BITS: u32 = TABLE_ENTRY_BYTES.trailing_zeros();
-const REFCOUNT_BITS: u32 = REFCOUNT_BYTES.trailing_zeros();
+
+/// A version of the format.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Default)]
+pub enum Version {
+    /// Version 2 (`compat=0.10`): a header of 72 bytes, no feature bits, no zero flag, refcounts of 16 bits.
+    V2,
+    /// Version 3 (`compat=1.1`).
+    #[default]
+    V3,
+}
+
+impl Version {
+    /// The number in the header.
+    pub const fn number(self) -> u32 {
+        match self {
+            Self::V2 => 2,
+            Self::V3 => 3,
+        }
+    }
+
+    /// The bit of an L2 entry by which a guest cluster reads as zeros.
+    pub(crate) const fn zero_flag(self) -> u64 {
+        match self {
+            Self::V2 => 0,
+            Self::V3 => bits::ZERO,
+        }
+    }
+}
 
 /// Why a cluster size and a virtual size make no image.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
@@ -60,7 +87,7 @@ impl GeometryError {
     }
 }
 
-/// Cluster size and virtual size of an image, and what follows from them.
+/// Cluster size, virtual size, version and refcount width of an image, and what follows from them.
 ///
 /// Results that would not fit in 64 bits saturate: such an offset lies beyond every limit of the
 /// format, so the bounds check that follows any use of it refuses it.
@@ -68,15 +95,18 @@ impl GeometryError {
 pub struct Geometry {
     cluster_bits: u32,
     virtual_size: u64,
+    version: Version,
+    refcounts: RefcountWidth,
 }
 
 impl Geometry {
-    /// Clusters of `1 << cluster_bits` bytes and a disk of `virtual_size` bytes.
+    /// Clusters of `1 << cluster_bits` bytes and a disk of `virtual_size` bytes, in version 3 with 16-bit refcounts.
     pub const fn new(cluster_bits: u32, virtual_size: u64) -> Result<Self, GeometryError> {
         if cluster_bits < MIN_CLUSTER_BITS || cluster_bits > MAX_CLUSTER_BITS {
             return Err(GeometryError::ClusterBits { cluster_bits });
         }
-        let geometry = Self { cluster_bits, virtual_size };
+        let (version, refcounts) = (Version::V3, RefcountWidth::DEFAULT);
+        let geometry = Self { cluster_bits, virtual_size, version, refcounts };
         if geometry.l1_entries_for(virtual_size) > MAX_L1_BYTES / TABLE_ENTRY_BYTES {
             return Err(GeometryError::SizeTooLarge {
                 size: virtual_size,
@@ -88,7 +118,26 @@ impl Geometry {
 
     /// The same clusters with another virtual size in bytes.
     pub const fn resized(self, virtual_size: u64) -> Result<Self, GeometryError> {
-        Self::new(self.cluster_bits, virtual_size)
+        match Self::new(self.cluster_bits, virtual_size) {
+            Ok(geometry) => Ok(geometry.with_format(self.version, self.refcounts)),
+            Err(error) => Err(error),
+        }
+    }
+
+    /// The same in this version and with refcounts of this width.
+    #[must_use]
+    pub const fn with_format(self, version: Version, refcounts: RefcountWidth) -> Self {
+        Self { version, refcounts, ..self }
+    }
+
+    /// The version of the format.
+    pub const fn version(&self) -> Version {
+        self.version
+    }
+
+    /// How wide refcounts are.
+    pub const fn refcounts(&self) -> RefcountWidth {
+        self.refcounts
     }
 
     /// Base-2 logarithm of the cluster size.
@@ -236,7 +285,7 @@ impl Geometry {
         HostOffset::new(start.saturating_add(slice_in_table.saturating_mul(self.slice_bytes())))
     }
 
-    // Refcounts: a table of blocks, each block one cluster of 16-bit counts.
+    // Refcounts: a table of blocks, each block one cluster of counts.
 
     /// Refcounts in one block, which fills one cluster.
     pub const fn refblock_entries(&self) -> u64 {
@@ -281,7 +330,7 @@ impl Geometry {
     }
 
     const fn refblock_bits(&self) -> u32 {
-        self.cluster_bits - REFCOUNT_BITS
+        self.cluster_bits + 3 - self.refcounts.order()
     }
 }
 

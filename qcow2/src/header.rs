@@ -19,13 +19,16 @@ pub use extension::{Extension, ExtensionKind};
 pub use features::{Autoclear, Compatible, Incompatible};
 
 use crate::address::HostOffset;
-use crate::geometry::{Geometry, REFCOUNT_BYTES, TABLE_ENTRY_BYTES};
+use crate::compression::Compression;
+use crate::geometry::{Geometry, TABLE_ENTRY_BYTES, Version};
 
-/// Bytes of the fixed part of a header. Every field that a running image changes lies in it, and
-/// it lies in the first sector of the file, so that one write of it is atomic.
+/// Bytes of the fixed part of a header of version 3. Every field that a running image changes
+/// lies in it, and it lies in the first sector of the file, so that one write of it is atomic.
 pub const HEADER_FIXED_BYTES: usize = 104;
+/// Bytes of a header of version 2, all of it fixed.
+pub const HEADER_V2_BYTES: usize = 72;
 /// Bytes that must be read to learn the cluster size, and so how much more to read.
-pub const HEADER_PREFIX_BYTES: usize = HEADER_FIXED_BYTES;
+pub const HEADER_PREFIX_BYTES: usize = HEADER_V2_BYTES;
 /// The longest backing file name, in bytes.
 pub const MAX_BACKING_NAME_BYTES: usize = 1023;
 /// The longest backing format name, in bytes.
@@ -87,7 +90,7 @@ pub struct Header {
     compatible: Compatible,
     autoclear: Autoclear,
     /// What follows the fixed part up to the header's length: compression type, and fields of
-    /// later versions, kept as they are.
+    /// later versions, kept as they are. Empty in version 2.
     tail: Vec<u8>,
     extensions: Vec<Extension>,
     backing_name: Option<Vec<u8>>,
@@ -96,7 +99,12 @@ pub struct Header {
 }
 
 impl Header {
-    /// Cluster size and virtual size.
+    /// The version of the format.
+    pub const fn version(&self) -> Version {
+        self.geometry.version()
+    }
+
+    /// Cluster size and virtual size, version and refcount width.
     pub const fn geometry(&self) -> &Geometry {
         &self.geometry
     }
@@ -131,9 +139,18 @@ impl Header {
         self.autoclear
     }
 
+    /// How compressed clusters are compressed.
+    pub fn compression(&self) -> Compression {
+        if self.incompatible.contains(Incompatible::COMPRESSION_TYPE) {
+            Compression::Zstd
+        } else {
+            Compression::Zlib
+        }
+    }
+
     /// Bits of a refcount.
     pub const fn refcount_bits(&self) -> u32 {
-        REFCOUNT_BYTES as u32 * 8
+        self.geometry.refcounts().bits()
     }
 
     /// All header extensions in the order of the file, unknown ones included.
@@ -163,9 +180,12 @@ impl Header {
         stale
     }
 
-    /// Sets the corrupt bit.
-    pub fn mark_corrupt(&mut self) {
-        self.incompatible |= Incompatible::CORRUPT;
+    /// Sets the corrupt bit, and says whether there is one: version 2 has none.
+    #[must_use]
+    pub fn mark_corrupt(&mut self) -> bool {
+        let has_bits = self.version() >= Version::V3;
+        self.incompatible.set(Incompatible::CORRUPT, has_bits);
+        has_bits
     }
 
     /// Names another L1 table.

@@ -36,6 +36,7 @@ mod tables;
 mod unlinks;
 mod write;
 mod zero;
+mod zero_v2;
 
 use std::sync::Arc;
 

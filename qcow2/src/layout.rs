@@ -8,9 +8,11 @@
 #![deny(clippy::indexing_slicing)]
 
 use crate::address::{HostCluster, HostOffset};
-use crate::entry::{RefTableEntry, refcount_set, table_set};
-use crate::geometry::{Geometry, GeometryError, TABLE_ENTRY_BYTES};
+use crate::compression::Compression;
+use crate::entry::{RefTableEntry, table_set};
+use crate::geometry::{Geometry, GeometryError, TABLE_ENTRY_BYTES, Version};
 use crate::header::{Backing, Compatible, Header, HeaderError, L1Table, RefTable};
+use crate::refcount::RefcountWidth;
 
 /// The header says virtual sizes in bytes; images are made of whole sectors.
 const SECTOR_BYTES: u64 = 512;
@@ -22,17 +24,31 @@ pub struct CreateOptions {
     pub size: u64,
     /// Bytes of one cluster: a power of two from 512 to 2 MiB.
     pub cluster_size: u64,
+    /// The version of the format.
+    pub version: Version,
+    /// Bits of a refcount: 1, 2, 4, 8, 16, 32 or 64; 16 in version 2.
+    pub refcount_bits: u32,
+    /// How clusters are compressed where they are; nothing but zlib in version 2.
+    pub compression: Compression,
     /// The backing file, if any. It is named, not looked at.
     pub backing: Option<Backing>,
     /// Feature bits to set. [`Compatible::LAZY_REFCOUNTS`] allows other programs to postpone
-    /// refcounts.
+    /// refcounts. None in version 2.
     pub compatible: Compatible,
 }
 
 impl Default for CreateOptions {
-    /// An empty image with clusters of 64 KiB.
+    /// An empty image of version 3 with clusters of 64 KiB.
     fn default() -> Self {
-        Self { size: 0, cluster_size: 65536, backing: None, compatible: Compatible::empty() }
+        Self {
+            size: 0,
+            cluster_size: 65536,
+            version: Version::V3,
+            refcount_bits: RefcountWidth::DEFAULT.bits(),
+            compression: Compression::Zlib,
+            backing: None,
+            compatible: Compatible::empty(),
+        }
     }
 }
 
@@ -44,6 +60,18 @@ pub enum CreateError {
     ClusterSize {
         /// The size that was asked for, in bytes.
         cluster_size: u64,
+    },
+    /// Refcounts have 1, 2, 4, 8, 16, 32 or 64 bits.
+    #[error("a refcount width of {bits} bits is not a power of two from 1 to 64")]
+    RefcountBits {
+        /// The width that was asked for.
+        bits: u32,
+    },
+    /// Something that version 2 does not have.
+    #[error("{what} needs version 3 of the format (compat=1.1)")]
+    NeedsVersion3 {
+        /// What was asked for.
+        what: &'static str,
     },
     /// The virtual size is too large for the cluster size.
     #[error(transparent)]
@@ -57,7 +85,9 @@ impl CreateError {
     /// The errno that stands for this error.
     pub const fn errno(&self) -> i32 {
         match self {
-            Self::ClusterSize { .. } => libc::EINVAL,
+            Self::ClusterSize { .. } | Self::RefcountBits { .. } | Self::NeedsVersion3 { .. } => {
+                libc::EINVAL
+            }
             Self::Geometry(error) => error.errno(),
             Self::Header(error) => error.errno(),
         }
@@ -92,17 +122,20 @@ impl Layout {
         if !cluster_size.is_power_of_two() {
             return Err(CreateError::ClusterSize { cluster_size });
         }
+        let refcounts = refcounts(options)?;
         let size = options.size.checked_next_multiple_of(SECTOR_BYTES).unwrap_or(u64::MAX);
         let geometry = Geometry::new(cluster_size.ilog2(), size).map_err(|error| match error {
             GeometryError::ClusterBits { .. } => CreateError::ClusterSize { cluster_size },
             error => error.into(),
         })?;
+        let geometry = geometry.with_format(options.version, refcounts);
         let places = Places::find(&geometry);
         let mut header = Header::create(
             geometry,
             places.l1,
             places.reftable,
             options.compatible,
+            options.compression,
             options.backing.as_ref(),
         )?;
         let header_bytes = header.to_bytes()?;
@@ -111,6 +144,20 @@ impl Layout {
         writes.push(LayoutWrite { offset: HostOffset::ZERO, bytes: header_bytes });
         Ok(Self { header, writes, file_length: places.file_length })
     }
+}
+
+/// The width of refcounts, and whether the version has what is asked for.
+fn refcounts(options: &CreateOptions) -> Result<RefcountWidth, CreateError> {
+    let bits = options.refcount_bits;
+    let width = RefcountWidth::of_bits(bits).ok_or(CreateError::RefcountBits { bits })?;
+    let newer = [
+        (width != RefcountWidth::DEFAULT, "a refcount width other than 16 bits"),
+        (options.compression != Compression::Zlib, "a compression type other than zlib"),
+        (options.compatible.contains(Compatible::LAZY_REFCOUNTS), "lazy refcounts"),
+        (!options.compatible.is_empty(), "a feature bit"),
+    ];
+    let first = newer.iter().find(|(asked, _)| *asked && options.version == Version::V2);
+    first.map_or(Ok(width), |(_, what)| Err(CreateError::NeedsVersion3 { what }))
 }
 
 /// Clusters of everything that a new image has.
@@ -125,7 +172,7 @@ struct Places {
 
 impl Places {
     fn find(geometry: &Geometry) -> Self {
-        // Terminates: one more cluster of table counts at least 2^14 more clusters, and the
+        // Terminates: one more cluster of table counts at least 2^12 more clusters, and the
         // largest L1 table has 2^16.
         let mut table_clusters = 1;
         loop {
@@ -178,9 +225,10 @@ impl Places {
         let write = |(index, block): (usize, &HostCluster)| {
             let start = geometry.refblock_start(index).get();
             let counts = geometry.refblock_entries().min(self.clusters - start) as usize;
-            let mut bytes = vec![0; counts * 2];
+            let width = geometry.refcounts();
+            let mut bytes = vec![0; (counts * width.bits() as usize).div_ceil(8)];
             for index in 0..counts {
-                refcount_set(&mut bytes, index, 1).expect("the buffer was made for as many");
+                width.set(&mut bytes, index, 1).expect("the buffer was made for as many");
             }
             LayoutWrite { offset: geometry.host_offset(*block), bytes }
         };

@@ -65,6 +65,7 @@ mod geometry;
 mod header;
 mod image;
 mod layout;
+mod refcount;
 
 pub use address::{GuestCluster, GuestOffset, HostCluster, HostOffset};
 pub use check::{
@@ -72,20 +73,20 @@ pub use check::{
 };
 pub use compression::{CompressedCluster, Compression, CompressionError, Compressor, decompress};
 pub use entry::{
-    Copied, EntryError, L1Entry, L2Entry, Mapping, RefTableEntry, refcount_get, refcount_set,
-    table_get, table_set,
+    Copied, EntryError, L1Entry, L2Entry, Mapping, RefTableEntry, table_get, table_set,
 };
 pub use geometry::{
     Geometry, GeometryError, MAX_CLUSTER_BITS, MAX_HOST_OFFSET, MAX_L1_BYTES, MAX_REFTABLE_BYTES,
-    MIN_CLUSTER_BITS, REFCOUNT_BYTES, TABLE_ENTRY_BYTES,
+    MIN_CLUSTER_BITS, TABLE_ENTRY_BYTES, Version,
 };
 pub use header::{
     Access, Autoclear, Backing, Compatible, Extension, ExtensionKind, HEADER_FIXED_BYTES,
-    HEADER_PREFIX_BYTES, Header, HeaderError, Incompatible, L1Table, MAX_BACKING_FORMAT_BYTES,
-    MAX_BACKING_NAME_BYTES, RefTable, TableKind,
+    HEADER_PREFIX_BYTES, HEADER_V2_BYTES, Header, HeaderError, Incompatible, L1Table,
+    MAX_BACKING_FORMAT_BYTES, MAX_BACKING_NAME_BYTES, RefTable, TableKind,
 };
 pub use image::{
     AllocPolicy, FileOpener, GuestBytes, GuestExtent, Image, ImageInfo, ImageOptions,
     ImageStatistics, OpenError, Opener,
 };
 pub use layout::{CreateError, CreateOptions, Layout, LayoutWrite};
+pub use refcount::{RefcountError, RefcountWidth};

@@ -5,7 +5,7 @@ use std::os::unix::fs::FileExt;
 use std::path::Path;
 use std::process::Command;
 
-use blkring_qcow2::{Backing, Compatible, CreateOptions, Layout};
+use blkring_qcow2::{Backing, Compatible, Compression, CreateOptions, Layout, Version};
 use blkring_tests::tools;
 
 const MIB: u64 = 1 << 20;
@@ -28,6 +28,11 @@ fn compare(options: &CreateOptions) {
     let mut command = Command::new("qemu-img");
     command.args(["create", "-q", "-u", "-f", "qcow2"]);
     command.arg(format!("-ocluster_size={}", options.cluster_size));
+    let compat = if options.version == Version::V2 { "0.10" } else { "1.1" };
+    let compression = if options.compression == Compression::Zstd { "zstd" } else { "zlib" };
+    command.arg(format!("-ocompat={compat}"));
+    command.arg(format!("-orefcount_bits={}", options.refcount_bits));
+    command.arg(format!("-ocompression_type={compression}"));
     if options.compatible.contains(Compatible::LAZY_REFCOUNTS) {
         command.arg("-olazy_refcounts=on");
     }
@@ -85,6 +90,63 @@ fn images_with_backing_and_lazy_refcounts() {
                 ..options(1 << bits, GIB)
             });
         }
+    }
+}
+
+/// Cluster sizes by the virtual sizes that are tried with them.
+const SIZES: &[(u32, &[u64])] = &[
+    (9, &[0, 1000, MIB, 100 * MIB, 510 * MIB, GIB]),
+    (12, &[MIB, 10 * GIB]),
+    (16, &[0, MIB + 512, GIB, 100 * TIB]),
+    (21, &[0, GIB, 100 * TIB]),
+];
+
+#[test]
+fn images_of_all_refcount_widths() {
+    if tools::missing("qemu-img") {
+        return;
+    }
+    for refcount_bits in [1, 2, 4, 8, 32, 64] {
+        for (bits, sizes) in SIZES {
+            for &size in *sizes {
+                compare(&CreateOptions { refcount_bits, ..options(1 << bits, size) });
+            }
+        }
+    }
+}
+
+#[test]
+fn images_of_version_2_and_of_zstd() {
+    if tools::missing("qemu-img") {
+        return;
+    }
+    for (bits, sizes) in SIZES {
+        for &size in *sizes {
+            let backing = Backing { name: b"a base".into(), format: "qcow2".into() };
+            for backing in [None, Some(backing)] {
+                let plain = CreateOptions { backing, ..options(1 << bits, size) };
+                compare(&CreateOptions { version: Version::V2, ..plain.clone() });
+                compare(&CreateOptions { compression: Compression::Zstd, ..plain });
+            }
+        }
+    }
+}
+
+#[test]
+fn what_an_image_cannot_be_is_refused_as_qemu_img_does() {
+    let old = || CreateOptions { version: Version::V2, ..options(65536, MIB) };
+    let lazy = Compatible::LAZY_REFCOUNTS;
+    let refused = [
+        CreateOptions { refcount_bits: 8, ..old() },
+        CreateOptions { compression: Compression::Zstd, ..old() },
+        CreateOptions { compatible: lazy, ..old() },
+        CreateOptions { refcount_bits: 0, ..options(65536, MIB) },
+        CreateOptions { refcount_bits: 3, ..options(65536, MIB) },
+        CreateOptions { refcount_bits: 128, ..options(65536, MIB) },
+    ];
+    for options in refused {
+        let error = Layout::plan(&options).expect_err("no such image");
+        assert_eq!(error.errno(), libc::EINVAL, "{error}");
     }
 }
 

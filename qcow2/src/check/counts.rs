@@ -9,7 +9,11 @@ use super::report::{CheckError, LimitKind};
 /// Clusters of one page.
 const PAGE_CLUSTERS: usize = 512;
 /// Bytes of one page and of its place in the map.
-const PAGE_BYTES: u64 = (PAGE_CLUSTERS * size_of::<Count>() + 64) as u64;
+const PAGE_BYTES: u64 = (PAGE_CLUSTERS * size_of::<Cell>() + 64) as u64;
+/// Bytes of one entry among the large refcounts.
+const LARGE_BYTES: u64 = 64;
+/// The flag of metadata in the references of a cell.
+const METADATA: u32 = 1 << 31;
 
 /// What a reference leads to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -18,11 +22,20 @@ pub(super) enum Kind {
     Metadata,
 }
 
-/// One host cluster.
+/// One host cluster, as it is kept.
 #[derive(Clone, Copy, Default)]
+struct Cell {
+    /// The refcount; if it is the largest number, the one among the large refcounts.
+    refcount: u32,
+    /// The references found, and whether metadata lies in it.
+    references: u32,
+}
+
+/// One host cluster.
+#[derive(Clone, Copy)]
 pub(super) struct Count {
     /// The refcount in the image.
-    pub refcount: u16,
+    pub refcount: u64,
     /// Whether metadata lies in it.
     pub metadata: bool,
     /// The references found.
@@ -32,25 +45,41 @@ pub(super) struct Count {
 /// The clusters about which there is anything to say. Pages are made as they are touched, so
 /// that a hole of any size costs nothing, and up to a limit, so that neither do many of them.
 pub(super) struct Counts {
-    pages: BTreeMap<u64, Box<[Count; PAGE_CLUSTERS]>>,
+    pages: BTreeMap<u64, Box<[Cell; PAGE_CLUSTERS]>>,
+    /// Refcounts that no cell can hold.
+    large: BTreeMap<u64, u64>,
     memory: u64,
 }
 
 impl Counts {
     pub fn new(memory: u64) -> Self {
-        Self { pages: BTreeMap::new(), memory }
+        Self { pages: BTreeMap::new(), large: BTreeMap::new(), memory }
     }
 
     /// What is known about a cluster.
     pub fn get(&self, cluster: u64) -> Count {
         let (page, place) = split(cluster);
         let page = self.pages.get(&page);
-        page.and_then(|page| page.get(place)).copied().unwrap_or_default()
+        let cell = page.and_then(|page| page.get(place)).copied().unwrap_or_default();
+        self.count(cluster, cell)
     }
 
-    pub fn set_refcount(&mut self, cluster: u64, refcount: u16) -> Result<(), CheckError> {
+    fn count(&self, cluster: u64, cell: Cell) -> Count {
+        let large = if cell.refcount == u32::MAX { self.large.get(&cluster) } else { None };
+        Count {
+            refcount: large.copied().unwrap_or(u64::from(cell.refcount)),
+            metadata: cell.references & METADATA != 0,
+            references: cell.references & !METADATA,
+        }
+    }
+
+    pub fn set_refcount(&mut self, cluster: u64, refcount: u64) -> Result<(), CheckError> {
         if refcount != 0 {
-            self.entry(cluster)?.refcount = refcount;
+            let small = u32::try_from(refcount).unwrap_or(u32::MAX);
+            self.entry(cluster)?.refcount = small;
+            if small == u32::MAX {
+                self.large.insert(cluster, refcount);
+            }
         }
         Ok(())
     }
@@ -61,10 +90,11 @@ impl Counts {
         kind: Kind,
         times: u64,
     ) -> Result<(), CheckError> {
-        let count = self.entry(cluster)?;
+        let cell = self.entry(cluster)?;
         let times = u32::try_from(times).unwrap_or(u32::MAX);
-        count.references = count.references.saturating_add(times);
-        count.metadata |= kind == Kind::Metadata;
+        let flag = if kind == Kind::Metadata { METADATA } else { cell.references & METADATA };
+        let references = (cell.references & !METADATA).saturating_add(times);
+        cell.references = references.min(METADATA - 1) | flag;
         Ok(())
     }
 
@@ -72,17 +102,21 @@ impl Counts {
     pub fn iter(&self) -> impl Iterator<Item = (u64, Count)> {
         self.pages.iter().flat_map(|(page, counts)| {
             let first = page * PAGE_CLUSTERS as u64;
-            (first..).zip(counts.iter().copied())
+            (first..)
+                .zip(counts.iter())
+                .map(|(cluster, cell)| (cluster, self.count(cluster, *cell)))
         })
     }
 
-    fn entry(&mut self, cluster: u64) -> Result<&mut Count, CheckError> {
+    fn entry(&mut self, cluster: u64) -> Result<&mut Cell, CheckError> {
         let (number, place) = split(cluster);
-        let full = self.pages.len() as u64 >= self.memory / PAGE_BYTES;
-        if full && !self.pages.contains_key(&number) {
+        let large = self.large.len() as u64 * LARGE_BYTES;
+        let full = (self.pages.len() as u64 + 1) * PAGE_BYTES + large > self.memory;
+        let too_large = large > self.memory;
+        if too_large || full && !self.pages.contains_key(&number) {
             return Err(CheckError::Limit { kind: LimitKind::Memory, limit: self.memory });
         }
-        let new = || Box::new([Count::default(); PAGE_CLUSTERS]);
+        let new = || Box::new([Cell::default(); PAGE_CLUSTERS]);
         let page = self.pages.entry(number).or_insert_with(new);
         Ok(page.get_mut(place).expect("a place is a remainder of the page size"))
     }

@@ -43,11 +43,16 @@ impl Checker<'_> {
         let mut piece = vec![0; PIECE_BYTES.min(size as usize)];
         let end = block.get().saturating_add(size).min(self.reader.len());
         let mut cluster = self.geometry.refblock_start(index).get();
+        let width = self.geometry.refcounts();
+        let per_chunk = (u64::BITS / width.bits()) as usize;
         for offset in (block.get()..end).step_by(piece.len()) {
             self.reader.read(HostOffset::new(offset), &mut piece)?;
-            for count in piece.as_chunks::<2>().0 {
-                self.counts.set_refcount(cluster, u16::from_be_bytes(*count))?;
-                cluster = cluster.saturating_add(1);
+            for counts in piece.as_chunks::<8>().0 {
+                for index in (0..per_chunk).take_while(|_| *counts != [0; 8]) {
+                    let count = width.get(counts, index).unwrap_or(0);
+                    self.counts.set_refcount(cluster.saturating_add(index as u64), count)?;
+                }
+                cluster = cluster.saturating_add(per_chunk as u64);
             }
         }
         Ok(())
@@ -136,9 +141,9 @@ impl Checker<'_> {
             if refcount != 0 || references != 0 {
                 last = number;
             }
-            if u32::from(refcount) < references {
+            if refcount < u64::from(references) {
                 self.find(Finding::RefcountTooLow { cluster, refcount, references }, 1);
-            } else if u32::from(refcount) > references {
+            } else if refcount > u64::from(references) {
                 self.find(Finding::Leak { cluster, refcount, references }, 1);
             } else if count.metadata && references > 1 {
                 self.find(Finding::MetadataShared { cluster, references }, 1);

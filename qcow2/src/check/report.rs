@@ -127,7 +127,7 @@ pub enum Finding {
         /// The entry as it is in the table.
         raw: u64,
         /// The refcount of the cluster that it names.
-        refcount: u16,
+        refcount: u64,
     },
     /// A refcount block lies where something else lies.
     #[error("{place}: the refcount block in cluster {cluster} is referenced {references} times")]
@@ -145,7 +145,7 @@ pub enum Finding {
         /// The cluster.
         cluster: HostCluster,
         /// Its refcount.
-        refcount: u16,
+        refcount: u64,
         /// The references found.
         references: u32,
     },
@@ -157,7 +157,7 @@ pub enum Finding {
         /// The cluster.
         cluster: HostCluster,
         /// Its refcount.
-        refcount: u16,
+        refcount: u64,
         /// The references found.
         references: u32,
     },

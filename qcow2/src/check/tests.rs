@@ -5,9 +5,10 @@ use proptest::prelude::*;
 
 use super::*;
 use crate::address::HostCluster;
-use crate::entry::{Copied, EntryError, L1Entry, L2Entry, refcount_set, table_set};
+use crate::entry::{Copied, EntryError, L1Entry, L2Entry, table_set};
 use crate::header::HeaderError;
 use crate::layout::{CreateOptions, Layout};
+use crate::refcount::RefcountWidth;
 
 const NO_IMAGE: &str = "the layout is valid";
 
@@ -61,7 +62,7 @@ fn image(cluster_size: u64, size: u64) -> Vec<u8> {
     set(l2 + 24, L2Entry::ZERO_PLAIN.encode(&geometry));
     for cluster in table..table + 3 {
         let block = &mut bytes[2 * cluster_size as usize..3 * cluster_size as usize];
-        refcount_set(block, cluster as usize, 1).expect(NO_IMAGE);
+        geometry.refcounts().set(block, cluster as usize, 1).expect(NO_IMAGE);
     }
     bytes
 }
@@ -94,7 +95,7 @@ fn an_intact_image_is_clean() {
 fn findings_name_their_place() {
     let mut bytes = image(512, 1 << 20);
     let last = bytes.len() as u64 / 512 - 1;
-    refcount_set(&mut bytes[1024..], last as usize, 7).expect(NO_IMAGE);
+    RefcountWidth::DEFAULT.set(&mut bytes[1024..], last as usize, 7).expect(NO_IMAGE);
     let (report, found) = run(&bytes);
     let report = report.expect("a result");
     assert_eq!((report.corruptions, report.leaks, report.check_errors), (1, 1, 0));
@@ -209,10 +210,10 @@ fn what_is_no_image_is_refused() {
     for bytes in [vec![], b"QF".to_vec(), b"QFI\xfb".to_vec(), vec![0; 4096]] {
         assert!(matches!(run(&bytes).0, Err(CheckError::Header(_))));
     }
-    let mut version_2 = image(512, 1 << 20);
-    version_2[7] = 2;
-    let error = run(&version_2).0.expect_err("version 2");
-    assert!(matches!(error, CheckError::Header(HeaderError::Version { version: 2 })));
+    let mut version_4 = image(512, 1 << 20);
+    version_4[7] = 4;
+    let error = run(&version_4).0.expect_err("version 4");
+    assert!(matches!(error, CheckError::Header(HeaderError::Version { version: 4 })));
     assert_eq!(error.errno(), libc::ENOTSUP);
 }
 

@@ -8,13 +8,12 @@ use super::{
     Header, HeaderError, L1Table, MAX_BACKING_FORMAT_BYTES, MAX_BACKING_NAME_BYTES, RefTable,
 };
 use crate::address::HostOffset;
-use crate::geometry::Geometry;
+use crate::compression::Compression;
+use crate::geometry::{Geometry, Version};
 
 /// Smaller clusters get no feature name table: it would take the room of a backing file name.
 /// The bound is the one that qemu-img keeps to, so that the images are the same.
 const NAME_TABLE_MIN_CLUSTER: u64 = 8192;
-/// Compression type (deflate) and padding.
-const TAIL: [u8; 8] = [0; 8];
 
 /// The backing file of a new image, as the image shall name it.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -42,12 +41,14 @@ impl Backing {
 }
 
 impl Header {
-    /// The header of a new image.
+    /// The header of a new image. In version 2 there are no features: neither `compatible` nor
+    /// another compression than zlib goes with it.
     pub fn create(
         geometry: Geometry,
         l1: L1Table,
         reftable: RefTable,
         compatible: Compatible,
+        compression: Compression,
         backing: Option<&Backing>,
     ) -> Result<Self, HeaderError> {
         let mut extensions = Vec::new();
@@ -56,19 +57,24 @@ impl Header {
             let data = backing.format.clone();
             extensions.push(Extension { kind: ExtensionKind::BACKING_FORMAT, data });
         }
-        if geometry.cluster_size() >= NAME_TABLE_MIN_CLUSTER {
+        let has_features = geometry.version() >= Version::V3;
+        if has_features && geometry.cluster_size() >= NAME_TABLE_MIN_CLUSTER {
             extensions.push(features::name_table());
         }
+        let mut incompatible = Incompatible::empty();
+        incompatible.set(Incompatible::COMPRESSION_TYPE, compression != Compression::Zlib);
+        // Compression type and padding.
+        let tail = vec![compression.number(), 0, 0, 0, 0, 0, 0, 0];
         Ok(Self {
             geometry,
             l1,
             reftable,
             snapshots: 0,
             snapshots_offset: HostOffset::ZERO,
-            incompatible: Incompatible::empty(),
+            incompatible,
             compatible,
             autoclear: Autoclear::empty(),
-            tail: TAIL.to_vec(),
+            tail: if has_features { tail } else { Vec::new() },
             extensions,
             backing_name: backing.map(|backing| backing.name.clone()),
             backing_offset: 0,

@@ -47,8 +47,8 @@ pub enum HeaderError {
         /// The first bytes of the file.
         magic: [u8; 4],
     },
-    /// Another version than 3.
-    #[error("qcow2 version {version} is not supported; only version 3 is")]
+    /// Another version than 2 and 3.
+    #[error("qcow2 version {version} is not supported; only versions 2 and 3 are")]
     Version {
         /// The version in the header.
         version: u32,
@@ -112,8 +112,8 @@ pub enum HeaderError {
         /// The method in the header.
         method: u32,
     },
-    /// Refcounts are not 16 bits wide.
-    #[error("a refcount order of {order} is not supported; only 4 (16 bits) is")]
+    /// Refcounts are wider than 64 bits.
+    #[error("a refcount order of {order} is invalid; at most 6 (64 bits) is allowed")]
     RefcountOrder {
         /// Base-2 logarithm of the width in bits.
         order: u32,
@@ -214,7 +214,6 @@ impl HeaderError {
             | Self::Snapshots { .. }
             | Self::Bitmaps
             | Self::Dirty => libc::ENOTSUP,
-            Self::RefcountOrder { order } if *order <= 6 => libc::ENOTSUP,
             Self::Geometry(error) => error.errno(),
             Self::TableTooLarge { .. } => libc::EFBIG,
             Self::Corrupt => libc::EACCES,

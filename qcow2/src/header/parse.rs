@@ -6,45 +6,55 @@ use zerocopy::FromBytes;
 
 use super::extension::{self, Extension, ExtensionKind};
 use super::features::{self, Autoclear, Compatible, Incompatible};
-use super::raw::{MAGIC, RawHeader};
+use super::raw::{MAGIC, RawFeatures, RawHeader};
 use super::{
-    Access, HEADER_FIXED_BYTES, HEADER_PREFIX_BYTES, Header, HeaderError, L1Table,
+    Access, HEADER_FIXED_BYTES, HEADER_PREFIX_BYTES, HEADER_V2_BYTES, Header, HeaderError, L1Table,
     MAX_BACKING_FORMAT_BYTES, MAX_BACKING_NAME_BYTES, RefTable, TableKind,
 };
 use crate::address::HostOffset;
 use crate::geometry::{
     Geometry, GeometryError, MAX_CLUSTER_BITS, MAX_HOST_OFFSET, MAX_L1_BYTES, MAX_REFTABLE_BYTES,
-    MIN_CLUSTER_BITS,
+    MIN_CLUSTER_BITS, Version,
 };
+use crate::refcount::RefcountWidth;
 
 impl Header {
     /// How many bytes of the file [`Self::parse`] wants to see (one cluster), from its first
     /// [`HEADER_PREFIX_BYTES`]. At most 2 MiB.
     pub fn bytes_wanted(prefix: &[u8]) -> Result<usize, HeaderError> {
         // A cluster has 2^21 bytes at most.
-        Ok(1 << cluster_bits(raw_header(prefix)?)?)
+        Ok(1 << cluster_bits(raw_header(prefix)?.1)?)
     }
 
     /// Parses the first cluster of a file and refuses what `access` cannot handle. `bytes` may
     /// be shorter than a cluster if the file is.
     pub fn parse(bytes: &[u8], access: Access) -> Result<Self, HeaderError> {
-        let raw = raw_header(bytes)?;
+        let (version, raw) = raw_header(bytes)?;
         let cluster_size = 1u64 << cluster_bits(raw)?;
-        let tail = tail(raw, bytes, cluster_size)?;
-        let extensions = extensions(raw, bytes, cluster_size)?;
-        check_features(raw, tail, &extensions)?;
-        let geometry = Geometry::new(raw.cluster_bits.get(), raw.size.get())?;
+        let features = raw_features(version, bytes)?;
+        let length = features.header_length.get();
+        let tail = tail(version, length, bytes, cluster_size)?;
+        let extensions = extensions(raw, length, bytes, cluster_size)?;
+        check_features(&features, tail, &extensions)?;
+        if raw.crypt_method.get() != 0 {
+            return Err(HeaderError::Encrypted { method: raw.crypt_method.get() });
+        }
+        let order = features.refcount_order.get();
+        let refcounts =
+            RefcountWidth::of_order(order).ok_or(HeaderError::RefcountOrder { order })?;
+        let geometry =
+            Geometry::new(raw.cluster_bits.get(), raw.size.get())?.with_format(version, refcounts);
         let header = Self {
             l1: l1_table(raw, &geometry)?,
             reftable: ref_table(raw, &geometry)?,
             snapshots: raw.snapshots.get(),
             snapshots_offset: HostOffset::new(raw.snapshots_offset.get()),
-            incompatible: Incompatible::from_bits_retain(raw.incompatible.get()),
-            compatible: Compatible::from_bits_retain(raw.compatible.get()),
-            autoclear: Autoclear::from_bits_retain(raw.autoclear.get()),
+            incompatible: Incompatible::from_bits_retain(features.incompatible.get()),
+            compatible: Compatible::from_bits_retain(features.compatible.get()),
+            autoclear: Autoclear::from_bits_retain(features.autoclear.get()),
             tail: tail.to_vec(),
             extensions,
-            backing_name: backing_name(raw, bytes, cluster_size)?,
+            backing_name: backing_name(raw, length, bytes, cluster_size)?,
             backing_offset: raw.backing_offset.get(),
             geometry,
         };
@@ -102,7 +112,7 @@ fn touch(a: (HostOffset, u64), b: (HostOffset, u64)) -> bool {
     a.0.get() < b.0.get() + b.1 && b.0.get() < a.0.get() + a.1
 }
 
-fn raw_header(bytes: &[u8]) -> Result<&RawHeader, HeaderError> {
+fn raw_header(bytes: &[u8]) -> Result<(Version, &RawHeader), HeaderError> {
     let have = bytes.len() as u64;
     let truncated = HeaderError::Truncated { have, need: HEADER_PREFIX_BYTES as u64 };
     // Magic and version first: whoever meets something else wants to hear what it is not.
@@ -113,9 +123,21 @@ fn raw_header(bytes: &[u8]) -> Result<&RawHeader, HeaderError> {
     }
     let (raw, _) = RawHeader::ref_from_prefix(bytes).map_err(|_| truncated)?;
     match raw.version.get() {
-        3 => Ok(raw),
+        2 => Ok((Version::V2, raw)),
+        3 => Ok((Version::V3, raw)),
         version => Err(HeaderError::Version { version }),
     }
+}
+
+/// What version 3 adds. In version 2 extensions begin where it would be.
+fn raw_features(version: Version, bytes: &[u8]) -> Result<RawFeatures, HeaderError> {
+    if version == Version::V2 {
+        return Ok(RawFeatures::V2);
+    }
+    let behind = bytes.get(HEADER_V2_BYTES..).unwrap_or_default();
+    let features = RawFeatures::read_from_prefix(behind);
+    let (have, need) = (bytes.len() as u64, HEADER_FIXED_BYTES as u64);
+    features.map(|(features, _)| features).map_err(|_| HeaderError::Truncated { have, need })
 }
 
 fn cluster_bits(raw: &RawHeader) -> Result<u32, GeometryError> {
@@ -126,8 +148,15 @@ fn cluster_bits(raw: &RawHeader) -> Result<u32, GeometryError> {
 }
 
 /// The part of the header behind the fixed one.
-fn tail<'a>(raw: &RawHeader, bytes: &'a [u8], cluster_size: u64) -> Result<&'a [u8], HeaderError> {
-    let length = raw.header_length.get();
+fn tail(
+    version: Version,
+    length: u32,
+    bytes: &[u8],
+    cluster_size: u64,
+) -> Result<&[u8], HeaderError> {
+    if version == Version::V2 {
+        return Ok(&[]);
+    }
     if u64::from(length) > cluster_size
         || !length.is_multiple_of(8)
         || (length as usize) < HEADER_FIXED_BYTES
@@ -142,6 +171,7 @@ fn tail<'a>(raw: &RawHeader, bytes: &'a [u8], cluster_size: u64) -> Result<&'a [
 
 fn extensions(
     raw: &RawHeader,
+    length: u32,
     bytes: &[u8],
     cluster_size: u64,
 ) -> Result<Vec<Extension>, HeaderError> {
@@ -150,7 +180,7 @@ fn extensions(
         offset if offset > cluster_size => return Err(backing_range(raw)),
         offset => offset,
     };
-    let start = raw.header_length.get() as usize;
+    let start = length as usize;
     // Neither bound exceeds 2 MiB.
     let end = bytes.len().min(end as usize);
     let extensions = extension::parse(bytes.get(start..end).unwrap_or_default(), start)?;
@@ -164,7 +194,7 @@ fn extensions(
 }
 
 fn check_features(
-    raw: &RawHeader,
+    raw: &RawFeatures,
     tail: &[u8],
     extensions: &[Extension],
 ) -> Result<(), HeaderError> {
@@ -182,14 +212,9 @@ fn check_features(
     }
     let compression = tail.first().copied().unwrap_or(0);
     match (compression, incompatible.contains(Incompatible::COMPRESSION_TYPE)) {
-        (0, false) => {}
-        (0, true) | (_, false) => return Err(HeaderError::CompressionBit { compression }),
-        (_, true) => return Err(HeaderError::Compression { compression }),
-    }
-    match (raw.crypt_method.get(), raw.refcount_order.get()) {
-        (0, 4) => Ok(()),
-        (0, order) => Err(HeaderError::RefcountOrder { order }),
-        (method, _) => Err(HeaderError::Encrypted { method }),
+        (0, false) => Ok(()),
+        (0, true) | (_, false) => Err(HeaderError::CompressionBit { compression }),
+        (_, true) => Err(HeaderError::Compression { compression }),
     }
 }
 
@@ -235,16 +260,17 @@ fn ref_table(raw: &RawHeader, geometry: &Geometry) -> Result<RefTable, HeaderErr
 /// The name of the backing file. A name at offset 0, or of length 0, is no name.
 fn backing_name(
     raw: &RawHeader,
+    length: u32,
     bytes: &[u8],
     cluster_size: u64,
 ) -> Result<Option<Vec<u8>>, HeaderError> {
-    let (offset, length) = (raw.backing_offset.get(), u64::from(raw.backing_bytes.get()));
-    if offset == 0 || length == 0 {
+    let (offset, bytes_of_name) = (raw.backing_offset.get(), u64::from(raw.backing_bytes.get()));
+    if offset == 0 || bytes_of_name == 0 {
         return Ok(None);
     }
-    let end = offset.saturating_add(length);
-    let behind_header = offset >= u64::from(raw.header_length.get());
-    if length > MAX_BACKING_NAME_BYTES as u64 || end > cluster_size || !behind_header {
+    let end = offset.saturating_add(bytes_of_name);
+    let behind_header = offset >= u64::from(length);
+    if bytes_of_name > MAX_BACKING_NAME_BYTES as u64 || end > cluster_size || !behind_header {
         return Err(backing_range(raw));
     }
     // Both lie inside the first cluster.

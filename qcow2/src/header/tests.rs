@@ -9,6 +9,7 @@ fn sample() -> Vec<u8> {
         L1Table { offset: HostOffset::new(0x3_0000), entries: 2 },
         RefTable { offset: HostOffset::new(0x1_0000), clusters: 1 },
         Compatible::LAZY_REFCOUNTS,
+        Compression::Zlib,
         Some(&backing),
     )
     .expect("valid");
@@ -92,7 +93,7 @@ fn a_longer_header_is_preserved() {
 #[test]
 fn marks_reach_the_bytes() {
     let mut header = Header::parse(&sample(), Access::Write).expect("valid");
-    header.mark_corrupt();
+    assert!(header.mark_corrupt());
     header.set_l1(L1Table { offset: HostOffset::new(0x7_0000), entries: 9 });
     header.set_reftable(RefTable { offset: HostOffset::new(0x9_0000), clusters: 2 });
     header.set_geometry(header.geometry().resized(1 << 29).expect("in range"));
@@ -107,13 +108,11 @@ fn marks_reach_the_bytes() {
 fn each_unsupported_feature_is_refused_by_name() {
     use HeaderError as E;
     let everyone: &[(usize, &[u8], E)] = &[
-        (4, &be32(2), E::Version { version: 2 }),
+        (4, &be32(1), E::Version { version: 1 }),
         (4, &be32(4), E::Version { version: 4 }),
         (32, &be32(2), E::Encrypted { method: 2 }),
         (72, &be64(4), E::ExternalData),
         (72, &be64(16), E::ExtendedL2),
-        (96, &be32(3), E::RefcountOrder { order: 3 }),
-        (96, &be32(6), E::RefcountOrder { order: 6 }),
     ];
     for (offset, data, expected) in everyone {
         for access in [Access::Read, Access::Write, Access::Check] {
@@ -231,7 +230,8 @@ fn backing_names_that_no_image_can_hold_are_refused() {
         let geometry = Geometry::new(16, 1 << 30).expect("in range");
         let l1 = L1Table { offset: HostOffset::new(0x3_0000), entries: 2 };
         let reftable = RefTable { offset: HostOffset::new(0x1_0000), clusters: 1 };
-        Header::create(geometry, l1, reftable, Compatible::empty(), Some(&backing)).err()
+        let (compatible, compression) = (Compatible::empty(), Compression::Zlib);
+        Header::create(geometry, l1, reftable, compatible, compression, Some(&backing)).err()
     };
     assert_eq!(make(&[b'x'; 1023], &[b'f'; 15]), None);
     assert_eq!(make(b"a\0b", b"raw"), Some(HeaderError::BackingNameNul));
@@ -242,5 +242,66 @@ fn backing_names_that_no_image_can_hold_are_refused() {
     for length in [0, 16] {
         let error = HeaderError::BackingFormat { bytes: length as u64 };
         assert_eq!(make(b"x", &vec![b'f'; length]), Some(error));
+    }
+}
+
+/// A header of version 2 over a backing file, with an unknown extension.
+fn version_2() -> Vec<u8> {
+    let backing = Backing { name: b"base.raw".to_vec(), format: b"raw".to_vec() };
+    let geometry = Geometry::new(16, 1 << 30).expect("in range");
+    let mut header = Header::create(
+        geometry.with_format(Version::V2, Default::default()),
+        L1Table { offset: HostOffset::new(0x3_0000), entries: 2 },
+        RefTable { offset: HostOffset::new(0x1_0000), clusters: 1 },
+        Compatible::empty(),
+        Compression::Zlib,
+        Some(&backing),
+    )
+    .expect("valid");
+    header.extensions.push(Extension { kind: ExtensionKind(0xdead_beef), data: vec![1, 2, 3] });
+    header.to_bytes().expect("it fits")
+}
+
+#[test]
+fn version_2_has_72_bytes_and_no_features() {
+    let bytes = version_2();
+    assert_eq!(bytes[72..76], 0xe279_2acau32.to_be_bytes());
+    assert!(bytes.ends_with(b"base.raw"));
+    let mut header = Header::parse(&bytes, Access::Write).expect("valid");
+    assert_eq!((header.version(), header.refcount_bits()), (Version::V2, 16));
+    assert_eq!(header.backing_name(), Some(&b"base.raw"[..]));
+    assert_eq!(header.backing_format(), Some(&b"raw"[..]));
+    assert_eq!(header.extensions().len(), 2);
+    assert!(!header.mark_corrupt(), "there is no bit for it");
+    assert!(!header.clear_autoclear());
+    assert!(bytes.starts_with(&header.fixed_bytes()));
+    assert_eq!(header.fixed_bytes().len(), 72);
+    assert_eq!(header.to_bytes(), Ok(bytes));
+}
+
+#[test]
+fn version_2_says_nothing_by_the_bytes_of_version_3() {
+    // Where version 3 has feature bits, refcount order and header length, version 2 has extensions.
+    let mut bytes = version_2();
+    let extension = [0xee; 4].into_iter().chain(be32(24)).chain([0xff; 24]);
+    for (byte, new) in bytes[72..].iter_mut().zip(extension) {
+        *byte = new;
+    }
+    let header = Header::parse(&bytes, Access::Write).expect("valid");
+    assert_eq!(header.extensions()[0].data, [0xff; 24]);
+    assert!(header.incompatible().is_empty());
+    // The file may be as short as the header.
+    bytes[8..16].fill(0);
+    assert!(Header::parse(&bytes[..72], Access::Write).is_ok());
+    assert!(Header::parse(&bytes[..71], Access::Write).is_err());
+}
+
+#[test]
+fn every_refcount_width_comes_back() {
+    for order in 0..=6 {
+        let bytes = poked(&[(96, &be32(order))]);
+        let header = Header::parse(&bytes, Access::Write).expect("valid");
+        assert_eq!(header.refcount_bits(), 1 << order);
+        assert!(bytes.starts_with(&header.fixed_bytes()));
     }
 }

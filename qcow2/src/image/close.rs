@@ -11,7 +11,6 @@ use super::layer::Layer;
 use super::pool::Run;
 use super::state::SharedJob;
 use crate::address::HostCluster;
-use crate::entry::refcount_get;
 
 /// Bytes of empty refcount blocks read at most in the search for the end of the file.
 const MAX_READ: u64 = 128 << 20;
@@ -104,11 +103,12 @@ impl Layer {
         };
         let most =
             usize::try_from(MAX_READ / self.geometry.cluster_size()).expect("a small number");
+        let width = self.geometry.refcounts();
         for index in (0..blocks).rev().take(most) {
             let Some((_, block)) = self.load_block(index).await? else { continue };
             let entries =
                 usize::try_from(self.geometry.refblock_entries()).expect("a block is small");
-            let last = (0..entries).rev().find(|&entry| refcount_get(&block, entry) != Some(0));
+            let last = (0..entries).rev().find(|&entry| width.get(&block, entry) != Some(0));
             if let Some(last) = last {
                 let start = self.geometry.refblock_start(index).get();
                 return Ok(Some(HostCluster::new(start + last as u64 + 1)));

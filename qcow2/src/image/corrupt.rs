@@ -68,12 +68,15 @@ impl Layer {
         let path = self.storage.path();
         tracing::error!(%path, offset = at.get(), "the image contradicts itself: marked corrupt");
         self.take_slot(Holder::Marking, |_, _| ()).await;
-        let bytes = {
+        let marked = {
             let mut header = self.header.lock();
-            header.mark_corrupt();
-            header.fixed_bytes()
+            header.mark_corrupt().then(|| header.fixed_bytes())
         };
-        let result = self.write_header(&bytes).await;
+        let result = match marked {
+            Some(bytes) => self.write_header(&bytes).await,
+            // Version 2 has no such bit.
+            None => Ok(()),
+        };
         if let Err(error) = &result {
             tracing::error!(%error, "the corrupt bit could not be written");
         }

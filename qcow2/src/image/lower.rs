@@ -34,7 +34,7 @@ pub(super) struct LoweredBlock {
 pub(super) struct Lowered {
     pub(super) blocks: Vec<LoweredBlock>,
     /// What the counts are now.
-    counts: Vec<(HostCluster, u16)>,
+    counts: Vec<(HostCluster, u64)>,
 }
 
 impl Layer {

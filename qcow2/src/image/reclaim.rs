@@ -13,7 +13,7 @@ use super::clock::Stamp;
 use super::pool::{Content, Run};
 use super::state::State;
 use crate::address::HostCluster;
-use crate::entry::{L2Entry, refcount_get};
+use crate::entry::L2Entry;
 use crate::geometry::Geometry;
 use crate::header::{ExtensionKind, Header};
 
@@ -63,7 +63,8 @@ pub(super) async fn reclaim(
             let block = read_cluster(lane, storage, block, &geometry).await?;
             blocks += 1;
             for cluster in (next..stop).map(HostCluster::new) {
-                if refcount_get(&block, geometry.refcount_index(cluster)) == Some(1) {
+                let count = geometry.refcounts().get(&block, geometry.refcount_index(cluster));
+                if count == Some(1) {
                     found += 1;
                     let run = Run {
                         start: cluster,

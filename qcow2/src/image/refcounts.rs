@@ -9,7 +9,7 @@ use std::ops::Range;
 use std::sync::Arc;
 
 use crate::address::HostCluster;
-use crate::entry::{EntryError, RefTableEntry, refcount_get, refcount_set};
+use crate::entry::{EntryError, RefTableEntry};
 use crate::geometry::Geometry;
 
 /// Blocks in the cache at most.
@@ -30,11 +30,11 @@ pub(crate) struct Refcounts {
     /// The block whose table entry may be on the disk or not: its write has failed.
     pub(crate) half_named: Option<usize>,
     /// What counts should be whose writes have failed: the disk has that, or what was before.
-    in_doubt: BTreeMap<HostCluster, u16>,
+    in_doubt: BTreeMap<HostCluster, u64>,
 }
 
 /// A block with some counts lower, the bytes of it that changed, and what those counts are.
-pub(crate) type Lower = (Block, Range<usize>, Vec<(HostCluster, u16)>);
+pub(crate) type Lower = (Block, Range<usize>, Vec<(HostCluster, u64)>);
 
 impl Refcounts {
     pub(crate) fn new(table: Vec<u64>, end: HostCluster) -> Self {
@@ -112,10 +112,12 @@ impl Refcounts {
     }
 
     /// The count of a cluster in its block.
-    pub(crate) fn count(&self, block: &Block, cluster: HostCluster, geometry: &Geometry) -> u16 {
+    pub(crate) fn count(&self, block: &Block, cluster: HostCluster, geometry: &Geometry) -> u64 {
         let known = self.in_doubt.get(&cluster).copied();
         known.unwrap_or_else(|| {
-            refcount_get(block, geometry.refcount_index(cluster))
+            let counts = geometry.refcounts();
+            counts
+                .get(block, geometry.refcount_index(cluster))
                 .expect("the geometry yields indexes within a block")
         })
     }
@@ -132,16 +134,16 @@ impl Refcounts {
     ) -> Result<Lower, HostCluster> {
         let lower = |&(cluster, off): &(HostCluster, u64)| {
             let count = self.count(block, cluster, geometry);
-            let left = u16::try_from(off).ok().and_then(|off| count.checked_sub(off));
+            let left = count.checked_sub(off);
             left.map(|left| (cluster, left)).ok_or(cluster)
         };
-        let counts: Vec<(HostCluster, u16)> = losses.iter().map(lower).collect::<Result<_, _>>()?;
+        let counts: Vec<(HostCluster, u64)> = losses.iter().map(lower).collect::<Result<_, _>>()?;
         let (block, touched) = with_each(block, counts.iter().copied(), geometry);
         Ok((block, touched, counts))
     }
 
     /// A lower count has landed. Without any the cluster is free, and the search may begin there.
-    pub(crate) fn landed(&mut self, cluster: HostCluster, count: u16) {
+    pub(crate) fn landed(&mut self, cluster: HostCluster, count: u64) {
         self.in_doubt.remove(&cluster);
         if count == 0 {
             self.freed(cluster);
@@ -149,7 +151,7 @@ impl Refcounts {
     }
 
     /// The disk may have this count or what was before: this one is to be written again.
-    pub(crate) fn in_doubt(&mut self, cluster: HostCluster, count: u16) {
+    pub(crate) fn in_doubt(&mut self, cluster: HostCluster, count: u64) {
         self.in_doubt.insert(cluster, count);
     }
 
@@ -195,7 +197,7 @@ impl Refcounts {
 pub(crate) fn with_counts(
     block: &Block,
     clusters: impl Iterator<Item = HostCluster>,
-    count: u16,
+    count: u64,
     geometry: &Geometry,
 ) -> (Block, Range<usize>) {
     with_each(block, clusters.map(|cluster| (cluster, count)), geometry)
@@ -204,16 +206,19 @@ pub(crate) fn with_counts(
 /// A block with each of these counts set, and the bytes of it that changed.
 fn with_each(
     block: &Block,
-    counts: impl Iterator<Item = (HostCluster, u16)>,
+    counts: impl Iterator<Item = (HostCluster, u64)>,
     geometry: &Geometry,
 ) -> (Block, Range<usize>) {
     let mut changed = Vec::clone(block);
     let (mut first, mut last) = (block.len(), 0);
     for (cluster, count) in counts {
         let index = geometry.refcount_index(cluster);
-        refcount_set(&mut changed, index, count)
-            .expect("the geometry yields indexes within a block");
-        (first, last) = (first.min(index * 2), last.max(index * 2 + 2));
+        let width = geometry.refcounts();
+        width
+            .set(&mut changed, index, count)
+            .expect("the geometry yields indexes within a block; counts are one at most, or lower than they were");
+        let place = width.place(index);
+        (first, last) = (first.min(place.start), last.max(place.end));
     }
     (Arc::new(changed), first.min(last)..last)
 }
@@ -231,7 +236,7 @@ pub(crate) fn free_runs(
     let mut found = 0;
     let mut cluster = range.start;
     while cluster < range.end && found < want {
-        let count = refcount_get(block, geometry.refcount_index(cluster));
+        let count = geometry.refcounts().get(block, geometry.refcount_index(cluster));
         if count == Some(0) && !is_taken(cluster) {
             found += 1;
             match runs.last_mut() {

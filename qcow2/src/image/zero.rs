@@ -15,6 +15,7 @@ use super::unlinks::Reference;
 use super::write::Grant;
 use crate::address::GuestCluster;
 use crate::entry::{Copied, L2Entry, Mapping};
+use crate::geometry::Version;
 
 /// Zeros that a partial zero-write writes at once, in bytes.
 const ZERO_CHUNK: u64 = 1 << 20;
@@ -50,22 +51,10 @@ impl Image {
         flags: Flags,
     ) -> Result<()> {
         let end = offset + len;
-        if flags.contains(Flags::NO_FALLBACK) && !self.is_whole(offset, len) {
-            let error = self.top.error(Operation::WriteZeroes, offset, libc::ENOTSUP);
-            return Err(error.because("a part of a cluster takes zeros to be written"));
-        }
-        let wanted =
-            if flags.contains(Flags::MAY_UNMAP) { Wanted::ZerosUnmapped } else { Wanted::Zeros };
-        match self.whole_clusters(offset, len) {
-            None => self.zero_bytes(context, offset, end).await?,
-            Some((first, count)) => {
-                let geometry = &self.top.geometry;
-                let start = geometry.guest_offset(first).get();
-                let stop = start + count * geometry.cluster_size();
-                self.zero_bytes(context, offset, start).await?;
-                self.zero_clusters(context, first, count, wanted).await?;
-                self.zero_bytes(context, stop.min(end), end).await?;
-            }
+        if self.top.geometry.version() == Version::V2 {
+            self.zero_guest_v2(context, (offset, end), flags).await?;
+        } else {
+            self.zero_guest_v3(context, (offset, end), flags).await?;
         }
         if flags.contains(Flags::FUA) {
             self.flush_metadata().await?;
@@ -73,8 +62,34 @@ impl Image {
         Ok(())
     }
 
+    async fn zero_guest_v3(
+        self: &Arc<Self>,
+        context: &Context,
+        (offset, end): (u64, u64),
+        flags: Flags,
+    ) -> Result<()> {
+        let len = end - offset;
+        if flags.contains(Flags::NO_FALLBACK) && !self.is_whole(offset, len) {
+            let error = self.top.error(Operation::WriteZeroes, offset, libc::ENOTSUP);
+            return Err(error.because("a part of a cluster takes zeros to be written"));
+        }
+        let wanted =
+            if flags.contains(Flags::MAY_UNMAP) { Wanted::ZerosUnmapped } else { Wanted::Zeros };
+        match self.whole_clusters(offset, len) {
+            None => self.zero_bytes(context, offset, end).await,
+            Some((first, count)) => {
+                let geometry = &self.top.geometry;
+                let start = geometry.guest_offset(first).get();
+                let stop = start + count * geometry.cluster_size();
+                self.zero_bytes(context, offset, start).await?;
+                self.zero_clusters(context, first, count, wanted).await?;
+                self.zero_bytes(context, stop.min(end), end).await
+            }
+        }
+    }
+
     /// Whether a range needs no zeros to be written: all of it is whole clusters.
-    fn is_whole(&self, offset: u64, len: u64) -> bool {
+    pub(super) fn is_whole(&self, offset: u64, len: u64) -> bool {
         let geometry = &self.top.geometry;
         self.whole_clusters(offset, len).is_some_and(|(first, count)| {
             let start = geometry.guest_offset(first).get();
@@ -89,6 +104,9 @@ impl Image {
         offset: u64,
         len: u64,
     ) -> Result<()> {
+        if self.top.geometry.version() == Version::V2 {
+            return self.discard_guest_v2(context, (offset, offset + len)).await;
+        }
         match self.whole_clusters(offset, len) {
             None => Ok(()),
             Some((first, count)) => {
@@ -112,7 +130,12 @@ impl Image {
     }
 
     /// Writes zeros over a part of a cluster, or parts of two, as any other write would.
-    async fn zero_bytes(self: &Arc<Self>, context: &Context, start: u64, end: u64) -> Result<()> {
+    pub(super) async fn zero_bytes(
+        self: &Arc<Self>,
+        context: &Context,
+        start: u64,
+        end: u64,
+    ) -> Result<()> {
         let mut at = start;
         while at < end {
             let len = (end - at).min(ZERO_CHUNK);
@@ -124,7 +147,7 @@ impl Image {
         Ok(())
     }
 
-    async fn zero_clusters(
+    pub(super) async fn zero_clusters(
         self: &Arc<Self>,
         context: &Context,
         first: GuestCluster,
@@ -227,6 +250,8 @@ impl Layer {
             (Mapping::ZeroPlain, _) => return Ok(()),
             (Mapping::ZeroAllocated(_), Wanted::Zeros) if kept => return Ok(()),
             (Mapping::Normal(host), Wanted::Zeros) if kept => L2Entry::zero_allocated(host),
+            // Nothing lies below here in version 2.
+            _ if geometry.version() == Version::V2 => L2Entry::UNALLOCATED,
             _ => L2Entry::ZERO_PLAIN,
         };
         let (number, index) = (geometry.slice_number(cluster), geometry.slice_index(cluster));

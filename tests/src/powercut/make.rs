@@ -5,7 +5,8 @@ use std::sync::Arc;
 use blkring_engine::sim::{Rng, SimDisk, SimOptions, World};
 use blkring_engine::{Access, Flags, IoMem, QueueOptions, Storage};
 use blkring_qcow2::{
-    Backing, CreateOptions, Image, ImageOptions, Layout, OpenError, Opener, refcount_set, table_set,
+    Backing, CreateOptions, Image, ImageOptions, Layout, OpenError, Opener, RefcountWidth,
+    table_set,
 };
 
 use super::config::{Base, Config, FreeSpace};
@@ -179,7 +180,7 @@ fn count_clusters(file: &mut [u8], cluster: usize, counted: usize) {
         let place = usize::try_from(entry).expect("small");
         let block = &mut file[place..place + cluster];
         for index in 0..per_block.min(counted - first) {
-            refcount_set(block, index, 1).expect("within the block");
+            RefcountWidth::DEFAULT.set(block, index, 1).expect("within the block");
         }
     }
 }

@@ -1,5 +1,5 @@
 //! Failures that were seen in the field, of other programs, on the driver as it is. Each is named by its number in the
-//! project's list: F7, F20, F27, F37, F40 and F43.
+//! project's list.
 //!
 //! On the simulated disk there is more: F27 with the growth rules broken is in the engine's `f27_` tests and, for
 //! whole images, in `race.rs`; F43 with every prefix and legal reordering is the power-cut enumerator (`powercut.rs`).
@@ -8,4 +8,6 @@
 mod beyond_the_end;
 mod chains;
 mod power;
+mod refcounts;
 mod sharing;
+mod version_2;
