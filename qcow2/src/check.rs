@@ -54,6 +54,7 @@ pub fn check(
         reftable: Vec::new(),
         counts: Counts::new(limits.memory),
         clusters: geometry.clusters_for(reader.len()),
+        shared_tables: false,
         report: CheckReport { total_clusters: geometry.guest_clusters(), ..Default::default() },
         reader,
         sink,
@@ -61,7 +62,7 @@ pub fn check(
     checker.load_refcounts(&header)?;
     let header_place = Place::Header;
     checker.refer(header_place, HostOffset::ZERO, geometry.cluster_size(), Kind::Metadata, 1)?;
-    checker.walk_l1(&header)?;
+    checker.walk_l1_tables(&header)?;
     checker.walk_reftable(&header)?;
     checker.compare();
     Ok(checker.report)
@@ -87,6 +88,8 @@ struct Checker<'a> {
     counts: Counts,
     /// Clusters to compare: those of the file, and one more if something ends in it.
     clusters: u64,
+    /// Whether L2 tables may have several references: there are snapshots.
+    shared_tables: bool,
     report: CheckReport,
     reader: Reader<'a>,
     sink: &'a mut dyn FnMut(&Finding),

@@ -124,6 +124,11 @@ impl Header {
         self.snapshots
     }
 
+    /// Where the snapshot table lies, if there are snapshots.
+    pub const fn snapshot_table(&self) -> HostOffset {
+        self.snapshots_offset
+    }
+
     /// Features that a driver must know.
     pub const fn incompatible(&self) -> Incompatible {
         self.incompatible

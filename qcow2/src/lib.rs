@@ -66,6 +66,7 @@ mod header;
 mod image;
 mod layout;
 mod refcount;
+mod snapshot;
 
 pub use address::{GuestCluster, GuestOffset, HostCluster, HostOffset};
 pub use check::{
@@ -90,3 +91,4 @@ pub use image::{
 };
 pub use layout::{CreateError, CreateOptions, Layout, LayoutWrite};
 pub use refcount::{RefcountError, RefcountWidth};
+pub use snapshot::{MAX_SNAPSHOT_TABLE_BYTES, MAX_SNAPSHOTS, Snapshot, SnapshotError};

@@ -5,7 +5,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use blkring_qcow2::{CheckLimits, CheckReport, check};
+use blkring_qcow2::{Access, CheckLimits, CheckReport, Header, L1Table, Snapshot, check};
 use blkring_tests::tools;
 
 use proptest::prelude::*;
@@ -353,4 +353,61 @@ fn random_damage() {
     });
     result.expect("the same numbers");
     assert!(compared.get() > 75, "{}", compared.get());
+}
+
+/// Two snapshots, with data and tables that each of them shares with the guest or has alone.
+fn with_snapshots() -> Vec<u8> {
+    let scratch = Scratch::new();
+    scratch.create("cluster_size=64k", "2G");
+    let snapshot = |name: &str| {
+        let mut command = Command::new("qemu-img");
+        tools::run_ok(command.args(["snapshot", "-c", name]).arg(&scratch.path));
+    };
+    scratch.io(&["write 0 256k", "write 600M 64k", "write 1200M 128k", "write -z 64k 64k"]);
+    snapshot("first");
+    scratch.io(&["write 0 64k", "write -z 128k 64k", "discard 600M 64k"]);
+    snapshot("second");
+    scratch.io(&["write 0 64k", "write 192k 64k", "write 1800M 64k"]);
+    fs::read(&scratch.path).expect("the image")
+}
+
+#[test]
+fn images_with_snapshots() {
+    if tools::missing("qemu-img") {
+        return;
+    }
+    let base = with_snapshots();
+    assert!(same("intact", &base).is_clean());
+    let header = Header::parse(&base, Access::Check).expect("an image");
+    let snapshots = Snapshot::list(&base, &header).expect("the table is sound");
+    let tables = |l1: L1Table| {
+        let entry = move |index| l1.offset.get() + index * 8;
+        (0..u64::from(l1.entries)).map(entry).filter(|at| get(&base, *at) != 0).collect::<Vec<_>>()
+    };
+    let mut entries: Vec<(String, u64)> = Vec::new();
+    let active = tables(header.l1());
+    entries.extend(active.iter().map(|at| ("active L1".to_owned(), *at)));
+    for snapshot in &snapshots {
+        entries.extend(tables(snapshot.l1).into_iter().map(|at| (snapshot.name.clone(), at)));
+    }
+    for at in active {
+        let table = get(&base, at) & ((1 << 56) - 512);
+        let used = (0..CLUSTER / 8).map(|index| table + index * 8).filter(|at| get(&base, *at) > 1);
+        entries.extend(used.map(|at| ("active L2".to_owned(), at)));
+    }
+    assert!(entries.len() > 15, "{entries:?}");
+    for (label, at) in entries {
+        let raw = get(&base, at);
+        for (change, damaged) in [("COPIED", raw ^ COPIED), ("nothing", 0), ("behind", 1 << 40)] {
+            same(&format!("{label} at {at:#x}: {change}"), &poked(&base, &[(at, be64(damaged))]));
+        }
+    }
+    for cluster in 0..base.len() as u64 / CLUSTER {
+        for count in 0..4 {
+            same(
+                &format!("count {count} of cluster {cluster}"),
+                &poked(&base, &[refcount(cluster, count)]),
+            );
+        }
+    }
 }

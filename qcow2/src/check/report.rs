@@ -7,6 +7,7 @@ use std::{fmt, io};
 use crate::address::{HostCluster, HostOffset};
 use crate::entry::EntryError;
 use crate::header::HeaderError;
+use crate::snapshot::SnapshotError;
 
 /// The result of a check, with the numbers that `qemu-img check` gives.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -56,6 +57,20 @@ pub enum Place {
     L1Table,
     /// The header's reference to the refcount table.
     RefTable,
+    /// The header's reference to the snapshot table.
+    SnapshotTable,
+    /// A snapshot's reference to its L1 table.
+    SnapshotL1Table {
+        /// The place of the snapshot in their table.
+        snapshot: u64,
+    },
+    /// An entry of the L1 table of a snapshot.
+    SnapshotL1Entry {
+        /// The place of the snapshot in their table.
+        snapshot: u64,
+        /// The place of the entry in the L1 table.
+        index: u64,
+    },
     /// An entry of the L1 table.
     L1Entry {
         /// Its place in the table.
@@ -81,6 +96,11 @@ impl fmt::Display for Place {
             Self::Header => write!(f, "the header"),
             Self::L1Table => write!(f, "the L1 table"),
             Self::RefTable => write!(f, "the refcount table"),
+            Self::SnapshotTable => write!(f, "the snapshot table"),
+            Self::SnapshotL1Table { snapshot } => write!(f, "the L1 table of snapshot {snapshot}"),
+            Self::SnapshotL1Entry { snapshot, index } => {
+                write!(f, "L1 entry {index} of snapshot {snapshot}")
+            }
             Self::L1Entry { index } => write!(f, "L1 entry {index}"),
             Self::L2Entry { table, index } => write!(f, "entry {index} of the L2 table at {table}"),
             Self::RefTableEntry { index } => write!(f, "refcount table entry {index}"),
@@ -214,6 +234,9 @@ pub enum CheckError {
     /// The header is refused.
     #[error(transparent)]
     Header(#[from] HeaderError),
+    /// The snapshot table is refused.
+    #[error(transparent)]
+    Snapshots(#[from] SnapshotError),
     /// The image cannot be read.
     #[error("cannot read {bytes} bytes at {offset}")]
     Read {
@@ -239,6 +262,7 @@ impl CheckError {
     pub fn errno(&self) -> i32 {
         match self {
             Self::Header(error) => error.errno(),
+            Self::Snapshots(error) => error.errno(),
             Self::Read { source, .. } => source.raw_os_error().unwrap_or(libc::EIO),
             Self::Limit { .. } => libc::EFBIG,
         }

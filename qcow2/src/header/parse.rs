@@ -75,7 +75,7 @@ impl Header {
                 return Err(HeaderError::Dirty);
             }
         }
-        if access != Access::Read && self.snapshots != 0 {
+        if access == Access::Write && self.snapshots != 0 {
             return Err(HeaderError::Snapshots { count: self.snapshots });
         }
         let bitmaps = self.extensions.iter().any(|e| e.kind == ExtensionKind::BITMAPS);
