@@ -109,7 +109,7 @@ impl AnyDisk {
             Access::ReadWrite => options.writable(),
         };
         let lane = queue.lane();
-        let files = FileOpener { cache: opening.cache.cache() };
+        let files = FileOpener { options: opening.file() };
         let opener = Counting { files, opened: Mutex::new(0) };
         let opened = queue.block_on(Image::open(&lane, storage, &opener, options))?;
         opened.map(AnyDisk::Qcow2).map_err(|error| {

@@ -1,6 +1,5 @@
 //! What ops act on: a file of the kernel, bytes in memory, or a file of the simulated disk.
 
-use std::fs::File;
 use std::os::unix::fs::MetadataExt;
 use std::sync::Arc;
 
@@ -10,6 +9,7 @@ use crate::memory_disk::MemoryDisk;
 use crate::op::{Op, Verb};
 #[cfg(feature = "sim")]
 use crate::sim::SimFile;
+use crate::storage::LockedFile;
 
 /// One open file below a storage, with the facts that hold for everybody who uses it.
 pub struct Device {
@@ -26,7 +26,7 @@ pub struct Device {
 }
 
 pub(crate) enum Kind {
-    File(File),
+    File(LockedFile),
     Memory(MemoryDisk),
     #[cfg(feature = "sim")]
     Sim(Arc<SimFile>),

@@ -15,12 +15,15 @@ use slab::Slab;
 
 use crate::error::{IoError, Operation, Result};
 use crate::memory::IoMem;
+use crate::queue::Port;
 use crate::request::{Completion, Flags, Request, WouldBlock};
 use crate::wake::Wakeups;
 
 pub(crate) struct Inbox {
     pub(crate) incoming: RefCell<VecDeque<Incoming>>,
     withdrawn: RefCell<Vec<Ticket>>,
+    /// Ports that have lost their last handle.
+    abandoned: RefCell<Vec<usize>>,
     pub(crate) completions: RefCell<VecDeque<Completion>>,
     receipts: RefCell<Slab<Awaiting>>,
     /// Requests accepted so far.
@@ -60,6 +63,7 @@ impl Inbox {
         Rc::new(Inbox {
             incoming: RefCell::default(),
             withdrawn: RefCell::default(),
+            abandoned: RefCell::default(),
             completions: RefCell::default(),
             receipts: RefCell::default(),
             accepted: Cell::default(),
@@ -92,6 +96,15 @@ impl Inbox {
     fn withdraw(&self, ticket: Ticket) {
         self.withdrawn.borrow_mut().push(ticket);
         self.wakeups.kick();
+    }
+
+    pub(crate) fn abandon(&self, port: usize) {
+        self.abandoned.borrow_mut().push(port);
+        self.wakeups.kick();
+    }
+
+    pub(crate) fn take_abandoned(&self, ports: &mut Vec<usize>) {
+        ports.append(&mut self.abandoned.borrow_mut());
     }
 
     /// What was to be withdrawn since the last call and is not answered.
@@ -138,7 +151,9 @@ impl Inbox {
 
     #[cfg(feature = "sim")]
     pub(crate) fn has_incoming(&self) -> bool {
-        !self.incoming.borrow().is_empty() || !self.withdrawn.borrow().is_empty()
+        !self.incoming.borrow().is_empty()
+            || !self.withdrawn.borrow().is_empty()
+            || !self.abandoned.borrow().is_empty()
     }
 
     pub(crate) fn close(&self) {
@@ -149,8 +164,7 @@ impl Inbox {
 /// One target as seen from the thread of a queue that drives it. Clones are cheap.
 #[derive(Clone)]
 pub struct Disk {
-    pub(crate) inbox: Rc<Inbox>,
-    pub(crate) port: usize,
+    pub(crate) port: Rc<Port>,
     pub(crate) size: u64,
     pub(crate) path: Arc<str>,
 }
@@ -163,6 +177,14 @@ pub struct Ticket {
 }
 
 impl Disk {
+    fn inbox(&self) -> &Rc<Inbox> {
+        &self.port.inbox
+    }
+
+    fn accept(&self, request: Request, answer: Answer) -> std::result::Result<Ticket, WouldBlock> {
+        self.inbox().accept(self.port.number, request, answer)
+    }
+
     /// The size in bytes when the target was attached.
     pub fn size(&self) -> u64 {
         self.size
@@ -178,7 +200,7 @@ impl Disk {
         request: Request,
         user_data: u64,
     ) -> std::result::Result<Ticket, WouldBlock> {
-        self.inbox.accept(self.port, request, Answer::Listed(user_data))
+        self.accept(request, Answer::Listed(user_data))
     }
 
     /// Hands a request to the queue and gives a future for its answer. The request belongs to the queue from here
@@ -187,15 +209,15 @@ impl Disk {
     /// # Errors
     /// [`WouldBlock`] as for [`Disk::queue`].
     pub fn submit(&self, request: Request) -> std::result::Result<Receipt, WouldBlock> {
-        let ticket = self.inbox.accept(self.port, request, Answer::Awaited(None))?;
-        Ok(Receipt { inbox: self.inbox.clone(), ticket: Some(ticket) })
+        let ticket = self.accept(request, Answer::Awaited(None))?;
+        Ok(Receipt { inbox: self.inbox().clone(), ticket: Some(ticket) })
     }
 
     /// Asks for a request to be given up if it only waits: no operation and no cluster is its own yet. It is then
     /// answered with ECANCELED; otherwise it goes on. Nothing happens if it is
     /// answered already.
     pub fn withdraw(&self, ticket: Ticket) {
-        self.inbox.withdraw(ticket);
+        self.inbox().withdraw(ticket);
     }
 
     /// Submits when there is room and waits for the answer.
@@ -205,7 +227,7 @@ impl Disk {
     pub async fn request(&self, request: Request) -> Result<()> {
         let mut request = Some(request);
         let receipt = poll_fn(|cx| {
-            if self.inbox.closing.get() {
+            if self.inbox().closing.get() {
                 return Poll::Ready(Err(IoError::new(
                     &self.path,
                     Operation::Open,
@@ -218,7 +240,7 @@ impl Disk {
                 Ok(receipt) => Poll::Ready(Ok(receipt)),
                 Err(WouldBlock(back)) => {
                     request = Some(back);
-                    self.inbox.starving.borrow_mut().push(cx.waker().clone());
+                    self.inbox().starving.borrow_mut().push(cx.waker().clone());
                     Poll::Pending
                 }
             }

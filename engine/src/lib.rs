@@ -65,7 +65,10 @@ pub use queue::{Queue, QueueOptions, QueueSeed, Turn};
 pub use raw::RawDisk;
 pub use request::{Action, Completion, Flags, Request, WouldBlock};
 pub use service::Service;
-pub use storage::{Access, Cache, Extent, ExtentKind, Flushing, OpenError, OpenOptions, Storage};
+pub use storage::{
+    Access, Cache, Claim, Conflict, Extent, ExtentKind, Flushing, Holder, LockError, LockMode,
+    LockedFile, OpenError, OpenOptions, Permissions, Storage, UnknownLockMode,
+};
 pub use target::{Context, Target};
 pub use uring::{Obstacle, RingUnavailable};
 pub use variant::{Variant, Variants};

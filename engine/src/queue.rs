@@ -3,6 +3,7 @@
 //! A turn of a queue is flat: reap completions, take in new requests, poll the tasks that were woken, send what they
 //! issued. Completions are collected before anything runs because of them.
 
+mod ports;
 mod removal;
 
 use std::future::Future;
@@ -13,6 +14,9 @@ use std::rc::Rc;
 use std::sync::Arc;
 use std::task::{Context as TaskContext, Poll};
 
+pub(crate) use ports::Port;
+use ports::Ports;
+
 use crate::inbox::{Disk, Inbox, Incoming};
 use crate::lane::{Lane, LaneCounts, LaneKind, Sent};
 use crate::notify::Notify;
@@ -20,7 +24,7 @@ use crate::request::Completion;
 use crate::service::Service;
 use crate::sys::EventFd;
 use crate::target::Target;
-use crate::tasks::{Body, Pool, Tasks, pool};
+use crate::tasks::{Body, Tasks};
 use crate::uring::{Completed, Issuer, RESERVED_KEYS, RingUnavailable, Uring};
 use crate::wake::Wakeups;
 
@@ -103,7 +107,7 @@ impl QueueSeed {
             tasks: Tasks::new(wakeups.clone()),
             uring,
             wakeups,
-            ports: Vec::new(),
+            ports: Ports::default(),
             services: Vec::new(),
             notify: None,
             batch: Vec::new(),
@@ -122,7 +126,7 @@ pub struct Queue {
     inbox: Rc<Inbox>,
     lane: Lane,
     tasks: Tasks,
-    ports: Vec<Box<dyn Pool>>,
+    ports: Ports,
     uring: Option<Uring>,
     wakeups: Arc<Wakeups>,
     services: Vec<Arc<Service>>,
@@ -145,7 +149,8 @@ pub enum Turn {
 }
 
 impl Queue {
-    /// Makes `target` reachable from this queue.
+    /// Makes `target` reachable from this queue, which keeps it open until the last clone of the handle is dropped, its
+    /// last request is answered, and another turn is taken.
     ///
     /// # Errors
     /// If the target's shared ring cannot be watched.
@@ -153,11 +158,9 @@ impl Queue {
         if let Some(service) = target.service() {
             self.watch_service(service)?;
         }
-        let port = self.ports.len();
-        self.ports.push(pool(target.clone(), self.lane.clone()));
+        let number = self.ports.add(target, &self.lane);
         Ok(Disk {
-            inbox: self.inbox.clone(),
-            port,
+            port: Rc::new(Port { inbox: self.inbox.clone(), number }),
             size: target.size(),
             path: target.path().clone(),
         })
@@ -259,7 +262,7 @@ impl Queue {
     /// Nothing is left to do, and nobody waits for this queue: what the targets keep for such moments may begin.
     fn begin_idle_work(&self) -> bool {
         let quiet = self.inbox.unfinished() == 0 && self.lane.unfinished() == 0;
-        quiet && self.ports.iter().fold(false, |begun, port| begun | port.idle())
+        quiet && self.ports.idle()
     }
 
     /// Sleeps until there is something to do, then takes a turn.
@@ -407,10 +410,11 @@ impl Queue {
             else {
                 break;
             };
-            let place = self.ports[port].start(request);
+            let place = self.ports.start(port, request);
             self.tasks.add(Body::Request { pool: port, place, receipt });
             progress = true;
         }
+        self.ports.drop_abandoned(&self.inbox);
         for receipt in self.inbox.withdrawn() {
             if let Some(key) = self.tasks.of_receipt(receipt) {
                 self.withdraw(key);
@@ -437,8 +441,8 @@ impl Queue {
             None => (),
             Some(Body::Request { pool, place, receipt }) => {
                 let (pool, place, receipt) = (*pool, *place, *receipt);
-                if let Poll::Ready(result) = self.ports[pool].poll(place, &mut cx) {
-                    self.ports[pool].finish(place);
+                if let Poll::Ready(result) = self.ports.poll(pool, place, &mut cx) {
+                    self.ports.finish(pool, place);
                     self.tasks.remove(key);
                     self.inbox.answer(receipt, result);
                 }

@@ -2,6 +2,7 @@
 
 use std::fs::File;
 use std::io;
+use std::ops::Range;
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
 
 /// A counter in the kernel that can be polled: wakes a queue that sleeps.
@@ -162,6 +163,61 @@ pub(crate) fn direct_io_alignment(file: &File) -> Option<(u32, u32)> {
     let told =
         error == 0 && stat.stx_mask & libc::STATX_DIOALIGN != 0 && stat.stx_dio_offset_align != 0;
     told.then_some((stat.stx_dio_mem_align, stat.stx_dio_offset_align))
+}
+
+/// What is done to a byte of a lock: held together with others, or given up.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Hold {
+    /// F_RDLCK.
+    Shared,
+    /// F_WRLCK, which nobody who follows the rules takes.
+    #[cfg(test)]
+    Alone,
+    /// F_UNLCK.
+    No,
+}
+
+fn byte_range(kind: i32, bytes: Range<u32>) -> libc::flock {
+    libc::flock {
+        l_type: kind as libc::c_short,
+        l_whence: libc::SEEK_SET as libc::c_short,
+        l_start: bytes.start.into(),
+        l_len: (bytes.end - bytes.start).into(),
+        // The kernel wants zero here for locks of descriptions.
+        l_pid: 0,
+    }
+}
+
+/// Holds bytes of `file`, or gives them up, for its open file description: what others open, also in this process,
+/// is another. Does not wait.
+pub(crate) fn hold(file: &File, bytes: Range<u32>, hold: Hold) -> io::Result<()> {
+    let kind = match hold {
+        Hold::Shared => libc::F_RDLCK,
+        #[cfg(test)]
+        Hold::Alone => libc::F_WRLCK,
+        Hold::No => libc::F_UNLCK,
+    };
+    let range = byte_range(kind, bytes);
+    loop {
+        // SAFETY: one flock on the stack, which the kernel reads. Test: `what_conflicts_is_refused_by_name`.
+        match unsafe { libc::fcntl(file.as_raw_fd(), libc::F_OFD_SETLK, &raw const range) } {
+            0 => return Ok(()),
+            _ => match io::Error::last_os_error() {
+                error if error.kind() == io::ErrorKind::Interrupted => {}
+                error => return Err(error),
+            },
+        }
+    }
+}
+
+/// Whether another open file description, or a process, holds a byte of `file` in any way.
+pub(crate) fn is_held_by_another(file: &File, byte: u32) -> io::Result<bool> {
+    let mut range = byte_range(libc::F_WRLCK, byte..byte + 1);
+    // SAFETY: one writable flock on the stack. Test: `what_conflicts_is_refused_by_name`.
+    match unsafe { libc::fcntl(file.as_raw_fd(), libc::F_OFD_GETLK, &raw mut range) } {
+        0 => Ok(i32::from(range.l_type) != libc::F_UNLCK),
+        _ => Err(io::Error::last_os_error()),
+    }
 }
 
 /// The result of a blocking `ftruncate`, for kernels whose rings cannot do it (before Linux 6.9).

@@ -28,6 +28,8 @@ pub(crate) trait Pool {
     fn finish(&mut self, place: usize);
     /// Lets the target begin what was left for a quiet moment; says whether it did.
     fn idle(&self) -> bool;
+    /// Whether no request is started and unfinished.
+    fn is_empty(&self) -> bool;
 }
 
 struct TypedPool<T, M, F> {
@@ -97,6 +99,10 @@ where
 
     fn idle(&self) -> bool {
         self.target.idle()
+    }
+
+    fn is_empty(&self) -> bool {
+        self.free.len() == self.places.len()
     }
 }
 

@@ -6,8 +6,8 @@ use std::path::Path;
 use std::sync::Arc;
 
 use blkring_engine::{
-    Access, Cache, ExtentKind, Flags, Flushing, IoMem, OpenOptions, QueueOptions, QueueSeed,
-    Service, Storage,
+    Access, Cache, ExtentKind, Flags, Flushing, IoMem, LockError, LockMode, OpenError, OpenOptions,
+    QueueOptions, QueueSeed, RawDisk, Request, Service, Storage,
 };
 
 fn open(path: &Path, cache: Cache) -> Arc<Storage> {
@@ -151,4 +151,92 @@ fn a_pipe_is_refused_at_once() {
     assert!(flags.len() >= 2, "the storage is open: {flags:?}");
     assert!(flags.iter().all(|flags| flags & libc::O_NONBLOCK as u32 == 0), "{flags:?}");
     drop(storage);
+}
+
+fn open_exclusively(path: &Path) -> Result<Storage, OpenError> {
+    Storage::open(path, &OpenOptions::new().access(Access::ReadWrite).lock(LockMode::On))
+}
+
+#[test]
+fn the_locks_of_a_storage_last_as_long_as_it_does() {
+    let file = tempfile::NamedTempFile::new().unwrap();
+    for _ in 0..3 {
+        let storage = open_exclusively(file.path()).unwrap();
+        assert!(storage.is_locked());
+        for access in [Access::ReadOnly, Access::ReadWrite] {
+            let error = Storage::open(file.path(), &OpenOptions::new().access(access)).err();
+            let Some(OpenError::Lock(LockError::Conflict { holder, file, .. })) = error else {
+                panic!("{access:?}: {error:?}");
+            };
+            assert_eq!(holder.unwrap().pid, std::process::id());
+            assert_eq!(file, storage.identity());
+        }
+        // Who shares by force may look, and who takes no locks does as they like.
+        let sharing = Storage::open(file.path(), &OpenOptions::new().force_share()).unwrap();
+        let without = OpenOptions::new().access(Access::ReadWrite).lock(LockMode::Off);
+        assert!(!Storage::open(file.path(), &without).unwrap().is_locked());
+        drop(storage);
+        // Two readers go together, and keep writers off until both are gone.
+        let readers = [(); 2].map(|()| Storage::open(file.path(), &OpenOptions::new()).unwrap());
+        for reader in readers {
+            assert!(matches!(open_exclusively(file.path()), Err(OpenError::Lock(_))));
+            drop(reader);
+        }
+        drop(sharing);
+    }
+    assert!(!Storage::in_memory("memory", vec![0; 512], 512).is_locked());
+}
+
+#[test]
+fn force_share_is_for_reading() {
+    let file = tempfile::NamedTempFile::new().unwrap();
+    let options = OpenOptions::new().access(Access::ReadWrite).force_share();
+    let error = Storage::open(file.path(), &options).err().unwrap();
+    assert!(matches!(error, OpenError::SharedWriter { .. }), "{error}");
+}
+
+#[test]
+fn the_locks_outlive_the_storage_while_a_request_is_in_flight() {
+    let file = tempfile::NamedTempFile::new().unwrap();
+    file.as_file().set_len(1 << 20).unwrap();
+    let mut queue = QueueSeed::new(QueueOptions::default()).unwrap().start().unwrap();
+    let lane = queue.lane();
+    let storage = open_exclusively(file.path()).unwrap();
+    let bytes = IoMem::from(vec![7; 1 << 20]);
+    let mut write = Box::pin(storage.write(&lane, 0, &bytes, Flags::empty()));
+    // The first look at the future hands its operation to the ring; nobody reaps before the next turn.
+    queue
+        .block_on(std::future::poll_fn(|cx| {
+            assert!(write.as_mut().poll(cx).is_pending());
+            std::task::Poll::Ready(())
+        }))
+        .unwrap();
+    drop(write);
+    drop(storage);
+    assert!(matches!(open_exclusively(file.path()), Err(OpenError::Lock(_))));
+    while open_exclusively(file.path()).is_err() {
+        queue.wait().unwrap();
+    }
+    assert_eq!(lane.counts().writes, 1);
+    assert!(std::fs::read(file.path()).unwrap().iter().all(|byte| *byte == 7));
+}
+
+#[test]
+fn the_locks_of_a_dropped_disk_end_with_its_last_request() {
+    let file = tempfile::NamedTempFile::new().unwrap();
+    file.as_file().set_len(1 << 20).unwrap();
+    let mut queue = QueueSeed::new(QueueOptions::default()).unwrap().start().unwrap();
+    let raw = RawDisk::new(open_exclusively(file.path()).unwrap());
+    let disk = queue.attach(&raw).unwrap();
+    disk.queue(Request::write(0, IoMem::from(vec![7; 4096])), 1).unwrap();
+    drop((disk, raw));
+    assert!(matches!(open_exclusively(file.path()), Err(OpenError::Lock(_))));
+    queue.drain().unwrap();
+    assert!(queue.completions().all(|completion| completion.result.is_ok()));
+    let again = RawDisk::new(open_exclusively(file.path()).unwrap());
+    // The number of the port is used again.
+    let disk = queue.attach(&again).unwrap();
+    let bytes = IoMem::from(vec![0; 4096]);
+    queue.block_on(disk.read(0, bytes.clone())).unwrap().unwrap();
+    assert_eq!(bytes.to_vec(), [7; 4096]);
 }

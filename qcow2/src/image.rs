@@ -79,6 +79,19 @@ struct Chain {
     buffers: Arc<BufferPool>,
 }
 
+impl Chain {
+    /// Gives the locks on all files up.
+    fn unlock(&self) {
+        self.top.storage.unlock();
+        for member in &self.backing {
+            match member {
+                Member::Qcow2(layer) => layer.storage.unlock(),
+                Member::Raw(storage) => storage.unlock(),
+            }
+        }
+    }
+}
+
 /// One file below the top of a chain.
 enum Member {
     Qcow2(Arc<Layer>),

@@ -59,7 +59,7 @@ pub fn try_open(
 ) -> std::result::Result<Arc<Image>, OpenError> {
     let storage = Storage::open(path, &OpenOptions::new().access(options.access).cache(cache))?;
     let lane = queue.lane();
-    let opener = FileOpener { cache };
+    let opener = FileOpener { options: OpenOptions::new().cache(cache) };
     queue.block_on(Image::open(&lane, storage, &opener, options)).expect("the ring works")
 }
 

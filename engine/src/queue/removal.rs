@@ -19,7 +19,7 @@ impl Queue {
     pub(super) fn withdraw(&mut self, key: usize) {
         let Some(Body::Request { pool, place, receipt }) = self.tasks.get_mut(key) else { return };
         let (pool, place, receipt) = (*pool, *place, *receipt);
-        if self.ports[pool].withdraw(place) {
+        if self.ports.withdraw(pool, place) {
             self.tasks.remove(key);
             self.inbox.answer(receipt, Err(canceled()));
         }
@@ -54,7 +54,7 @@ impl Drop for Queue {
         for key in self.tasks.keys() {
             if let Some(Body::Request { pool, place, receipt, .. }) = self.tasks.get_mut(key) {
                 let (pool, place, receipt) = (*pool, *place, *receipt);
-                self.ports[pool].finish(place);
+                self.ports.finish(pool, place);
                 self.tasks.remove(key);
                 self.inbox.answer(receipt, Err(canceled()));
             }

@@ -6,6 +6,8 @@
 
 mod extents;
 mod flush;
+mod holder;
+mod lock;
 mod open;
 mod size;
 mod transfer;
@@ -17,6 +19,8 @@ use blkring_tracker::sync::atomic::{AtomicU64, Ordering};
 use blkring_tracker::{Guard, Statistics, Tracker};
 
 pub use extents::{Extent, ExtentKind};
+pub use holder::Holder;
+pub use lock::{Claim, Conflict, LockError, LockMode, LockedFile, Permissions, UnknownLockMode};
 pub use open::{Access, Cache, Flushing, OpenError, OpenOptions};
 
 use crate::buffers::BufferPool;
@@ -154,6 +158,20 @@ impl Storage {
     /// Something that is equal for two storages of the same file.
     pub fn identity(&self) -> (u64, u64) {
         self.device.identity()
+    }
+
+    /// Whether image locks are held on its file: until it is dropped and all that was issued for it has
+    /// completed, or until [`unlock`](Self::unlock).
+    pub fn is_locked(&self) -> bool {
+        matches!(&self.device.kind, Kind::File(file) if file.is_locked())
+    }
+
+    /// Gives the image locks up before the storage is dropped: of an image that was closed, for one. What is done to
+    /// the storage after this is not protected any more.
+    pub fn unlock(&self) {
+        if let Kind::File(file) = &self.device.kind {
+            file.give_up();
+        }
     }
 
     /// Whether its ops need a ring of the kernel: true for files, false in memory and simulated.

@@ -5,7 +5,7 @@ use std::os::unix::fs::{FileTypeExt, OpenOptionsExt};
 use std::path::Path;
 use std::sync::Arc;
 
-use super::Storage;
+use super::{Claim, LockError, LockMode, LockedFile, Permissions, Storage};
 use crate::buffers::BufferPool;
 use crate::device::{Device, Kind};
 use crate::error::{IoError, Operation};
@@ -54,6 +54,11 @@ pub struct OpenOptions {
     pub flushing: Flushing,
     /// Bytes for bounce buffers.
     pub buffer_budget: usize,
+    /// Whether image locks are taken. By default they are where there are any.
+    pub lock: LockMode,
+    /// What is locked: by default [`Claim::exclusive`] for the access. A claim for writing has to use
+    /// [`Permissions::WRITE`].
+    pub claim: Option<Claim>,
 }
 
 impl Default for OpenOptions {
@@ -63,6 +68,8 @@ impl Default for OpenOptions {
             cache: Cache::Cached,
             flushing: Flushing::Done,
             buffer_budget: 4 << 20,
+            lock: LockMode::Auto,
+            claim: None,
         }
     }
 }
@@ -93,6 +100,27 @@ impl OpenOptions {
         self.flushing = flushing;
         self
     }
+
+    /// The same with this use of image locks.
+    #[must_use]
+    pub fn lock(mut self, mode: LockMode) -> Self {
+        self.lock = mode;
+        self
+    }
+
+    /// The same with this claim.
+    #[must_use]
+    pub fn claim(mut self, claim: Claim) -> Self {
+        self.claim = Some(claim);
+        self
+    }
+
+    /// The same for reading an image that others may write meanwhile ([`Claim::shared`]). What is read may then be
+    /// neither what was there nor what comes; to open for writing in this way is an error.
+    #[must_use]
+    pub fn force_share(self) -> Self {
+        self.claim(Claim::shared(Access::ReadOnly))
+    }
 }
 
 /// Why a file could not be opened as a storage.
@@ -116,6 +144,15 @@ pub enum OpenError {
         /// The file.
         path: Arc<str>,
     },
+    /// Somebody else uses the image, or it cannot be locked.
+    #[error("{0}")]
+    Lock(#[from] LockError),
+    /// A claim that does not write does not go with access for writing.
+    #[error("{path}: force-share is for reading only")]
+    SharedWriter {
+        /// The file.
+        path: Arc<str>,
+    },
 }
 
 impl OpenError {
@@ -124,13 +161,17 @@ impl OpenError {
         match self {
             OpenError::Io(error) => error.errno,
             OpenError::NotRegular { .. } => libc::ENOTSUP,
-            OpenError::NoDirectIo { .. } => libc::EINVAL,
+            OpenError::NoDirectIo { .. } | OpenError::SharedWriter { .. } => libc::EINVAL,
+            OpenError::Lock(error) => error.errno(),
         }
     }
 }
 
 impl Storage {
-    /// Opens the regular file at `path`.
+    /// Opens the regular file at `path`, and locks it: others of this library, in this process too, and QEMU and its
+    /// tools then keep off, and this fails while one of them has the image open in a way that does not go with it
+    /// ([`OpenOptions::claim`]). The locks end when the storage is dropped and the last that was issued for it has
+    /// completed. Whoever may write the file can ignore them all the same.
     ///
     /// # Errors
     /// [`OpenError`]; nothing is created.
@@ -143,6 +184,10 @@ impl Storage {
         let direct = options.cache == Cache::Direct;
         let flags = if direct { libc::O_DIRECT } else { 0 };
         let write = options.access == Access::ReadWrite;
+        let claim = options.claim.unwrap_or(Claim::exclusive(options.access));
+        if write && !claim.uses.contains(Permissions::WRITE) {
+            return Err(OpenError::SharedWriter { path: name });
+        }
         // Opening a pipe would wait for its other end; a name may come from an image.
         let flags = flags | libc::O_NONBLOCK;
         let opening = fs::OpenOptions::new().read(true).write(write).custom_flags(flags).open(path);
@@ -157,8 +202,11 @@ impl Storage {
             return Err(OpenError::NotRegular { path: name, what });
         }
         sys::set_blocking(&file).map_err(failed)?;
+        let file = LockedFile::new(file, &name, options.lock, claim)?;
         let (alignment, memory_alignment) = alignment(&file, options.cache);
-        let device = Device::new(name, Kind::File(file), metadata.len());
+        // Whoever held the locks before may have changed the size.
+        let size = file.metadata().map_err(failed)?.len();
+        let device = Device::new(name, Kind::File(file), size);
         let buffers = BufferPool::new(options.buffer_budget);
         let storage = Storage::over(device, alignment, options.access, buffers);
         let storage = storage.with_memory_alignment(memory_alignment);

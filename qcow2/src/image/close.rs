@@ -17,7 +17,7 @@ const MAX_READ: u64 = 128 << 20;
 
 impl Image {
     /// Waits for all requests, makes everything durable, gives the reservation back and cuts the file behind the
-    /// last cluster in use. Requests that come later are answered with ESHUTDOWN. Run it on a queue that is attached
+    /// last cluster in use; then the locks on the files are given up. Requests that come later are answered with ESHUTDOWN. Run it on a queue that is attached
     /// to the image. Closing goes on if this future is dropped; a second call waits for the same and answers the same.
     ///
     /// # Errors
@@ -32,11 +32,15 @@ impl Image {
     }
 
     fn closing_job(&self) -> SharedJob {
-        let (parts, requests, top) = (self.parts.clone(), self.tracker.clone(), self.top.clone());
+        let (parts, requests) = (self.parts.clone(), self.tracker.clone());
+        let (top, chain) = (self.top.clone(), self.chain.clone());
         let body = async move {
             let _parts = parts.begin(Span::new(0, 1), Class::Serialising).await;
             let _all = requests.begin(Span::to_infinity(0), Class::Serialising).await;
-            top.close().await
+            top.close().await?;
+            // Nobody comes any more. After a failure the locks stay until the image is dropped.
+            chain.unlock();
+            Ok(())
         };
         // Under the lock, so that the job finds itself named when it takes the slot.
         let mut state = self.top.lock();

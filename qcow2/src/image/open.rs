@@ -10,7 +10,8 @@ use std::sync::Arc;
 use blkring_engine::tracker::Tracker;
 use blkring_engine::tracker::sync::Mutex;
 use blkring_engine::{
-    Access, BufferPool, Cache, IoError, IoMem, Lane, OpenOptions, RingUnavailable, Service, Storage,
+    Access, BufferPool, IoError, IoMem, Lane, LockError, OpenError as StorageError, OpenOptions,
+    RingUnavailable, Service, Storage,
 };
 
 use super::claim::ClaimId;
@@ -34,30 +35,20 @@ pub trait Opener: Send + Sync {
     ///
     /// # Errors
     /// Of the file, or of a policy that does not allow it.
-    fn open(
-        &self,
-        referrer: &str,
-        name: &str,
-        access: Access,
-    ) -> Result<Storage, blkring_engine::OpenError>;
+    fn open(&self, referrer: &str, name: &str, access: Access) -> Result<Storage, StorageError>;
 }
 
 /// Opens regular files by path, relative names from the directory of the image that names them.
 #[derive(Debug, Clone, Default)]
 pub struct FileOpener {
-    /// Whether the page cache is used.
-    pub cache: Cache,
+    /// How files are opened, but for the access.
+    pub options: OpenOptions,
 }
 
 impl Opener for FileOpener {
-    fn open(
-        &self,
-        referrer: &str,
-        name: &str,
-        access: Access,
-    ) -> Result<Storage, blkring_engine::OpenError> {
+    fn open(&self, referrer: &str, name: &str, access: Access) -> Result<Storage, StorageError> {
         let directory = Path::new(referrer).parent().map(PathBuf::from).unwrap_or_default();
-        Storage::open(&directory.join(name), &OpenOptions::new().access(access).cache(self.cache))
+        Storage::open(&directory.join(name), &self.options.clone().access(access))
     }
 }
 
@@ -201,7 +192,15 @@ impl Image {
             if backing.len() == options.max_chain {
                 return Err(OpenError::TooDeep { path: referrer, limit: options.max_chain });
             }
-            let storage = opener.open(&referrer, &name, Access::ReadOnly)?;
+            let storage = match opener.open(&referrer, &name, Access::ReadOnly) {
+                // A chain that leads back to a file that this one has locked.
+                Err(StorageError::Lock(LockError::Conflict { path, file, .. }))
+                    if seen.contains(&file) =>
+                {
+                    return Err(OpenError::Loop { path });
+                }
+                opened => opened?,
+            };
             if !seen.insert(storage.identity()) {
                 return Err(OpenError::Loop { path: storage.path().clone() });
             }
