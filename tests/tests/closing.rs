@@ -73,3 +73,30 @@ fn shared_work_keeps_no_image() {
         assert!(image.upgrade().is_none(), "kept by the work of case {number}");
     }
 }
+
+/// What a process that was killed had written may be in the page cache alone. An image that is opened after it must
+/// not take that for durable: a durable write in place trusts the mapping.
+#[test]
+fn what_a_killed_process_left_is_synced_before_it_is_trusted() {
+    let other = 600;
+    let setup = Setup::new(1024).reserve(8).options(|options| options.cache_bytes(0));
+    let mut w = setup.clone().make();
+    w.prepare(0..1, 0x11);
+    w.prepare(other..other + 5, 0x11);
+    assert!(w.image.statistics().ready_clusters > 4, "the next write needs no refill");
+    let before = w.image.service_counts().syncs;
+    let written = w.fill(0, 1, 0x22);
+    w.finish(&written);
+    // The slice is pushed out, with the link, and nothing syncs it.
+    for cluster in [other, 0, other] {
+        w.read(0, cluster * 4096, 512);
+    }
+    w.settle();
+    assert_eq!(w.image.service_counts().syncs, before, "the link is not durable");
+    let disk = w.disk.clone();
+    drop(w);
+    let mut w = setup.open(&disk);
+    let durable = w.write_with(0, 1, 0..1, 0x33, Flags::FUA);
+    w.finish(&durable);
+    w.crash(|_| false).reads_as(1, 0..1, &[0x33]).expect("it was answered as durable");
+}

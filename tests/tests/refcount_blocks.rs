@@ -2,7 +2,7 @@
 //!
 //! With clusters of 512 bytes a block counts 256 clusters, and a table of one cluster names 64 blocks.
 
-use blkring_engine::sim::{Fault, Matcher, Rule};
+use blkring_engine::sim::{Event, Fault, Matcher, OpKind, Rule, Stage};
 use blkring_tests::image_world::{EIO, IMAGE, ImageWorld, Setup};
 
 const CLUSTER: u64 = 512;
@@ -45,6 +45,8 @@ fn error_at(
     w.disk.inject(Rule::new(what, Fault::Error(errno)));
     let first = fill(&mut w, 0..clusters, 0x11);
     let again = fill(&mut w, 0..clusters, 0x22).and_then(|()| flush(&mut w));
+    let failed = |event: &Event| event.stage == Stage::Completed(-errno);
+    assert!(w.disk.log().iter().any(failed), "the error was met");
     (w, [first, again])
 }
 
@@ -126,4 +128,58 @@ fn a_block_on_its_way_is_not_read_as_it_was() {
     let after = w.crash(|_| false);
     after.is_sound().expect("the counts of the refill are there");
     after.reads_as(5242, 0..1, &[0x44]).expect("it was flushed");
+}
+
+/// What an image pays for a new block: nothing but the write of its name, where a clean cluster is at hand.
+#[test]
+fn a_new_block_needs_no_sync_of_its_own() {
+    let mut w = setup(600, 16).make();
+    let reftable = w.places().fixed[1].clone();
+    let (mut syncs, mut names) = (Vec::new(), 0);
+    for cluster in 0..450 {
+        let before = w.disk.steps();
+        let written = w.fill(0, cluster, 0x11);
+        w.finish(&written);
+        w.settle();
+        let ops = w.accepted_since(before);
+        let is_name =
+            |op: &&Event| op.kind == OpKind::Write && op.touches(reftable.start, reftable.end);
+        names += ops.iter().filter(is_name).count();
+        syncs.push(ops.iter().filter(|op| op.kind == OpKind::Sync).count());
+    }
+    assert_eq!(names, 1, "one block was added");
+    assert!(syncs.iter().all(|&count| count <= 1), "each refill has one, and one only: {syncs:?}");
+    let closed = w.close(0);
+    w.finish(&closed);
+    let after = w.crash(|_| false);
+    assert!(after.check().is_clean(), "{:?}", after.check());
+    after.reads_as(449, 0..1, &[0x11]).expect("it was flushed");
+}
+
+/// The entry that names a block in a clean cluster fails: the disk may have it or not. The cluster stays what it is,
+/// also when the image is closed before another attempt.
+#[test]
+fn a_clean_cluster_that_may_have_a_name_is_not_given_back() {
+    for landed in [0, CLUSTER] {
+        let mut w = setup(600, 16).make();
+        let reftable = w.places().fixed[1].clone();
+        let name = Matcher::writes().file(IMAGE).within(reftable);
+        w.disk.inject(Rule::new(name, Fault::Partial(landed, EIO)).times(u64::MAX));
+        let first = (0..500).find(|&cluster| {
+            let written = w.fill(0, cluster, 0x11);
+            assert!(w.runs_until(&written), "{}", w.report());
+            w.settle();
+            written.result().is_err()
+        });
+        let last = first.expect("there is no block for all of them");
+        let blocks = w.places().blocks;
+        assert!(blocks.iter().all(|block| block.start < 256 * CLUSTER), "in a counted cluster");
+        assert_eq!(blocks.len(), if landed == 0 { 1 } else { 2 });
+        let closed = w.close(0);
+        assert!(w.runs_until(&closed));
+        closed.result().expect("what was written is safe");
+        let after = w.crash(|_| false);
+        after.is_sound().expect("a block with a name is counted");
+        after.reads_as(last - 1, 0..1, &[0x11]).expect("it was flushed");
+    }
 }

@@ -269,9 +269,14 @@ async fn open_layer(
     options: &ImageOptions,
     budget: &mut Budget,
 ) -> Result<Arc<Layer>, OpenError> {
+    let writable = access == header::Access::Write;
+    if writable {
+        // What a killed process has written may be in the page cache alone. From here on all that is read counts as
+        // durable.
+        storage.flush(lane).await?;
+    }
     let mut header = read_header(lane, &storage, access).await?;
     let geometry = *header.geometry();
-    let writable = access == header::Access::Write;
     if writable && header.clear_autoclear() {
         let mem = IoMem::aligned(&header.fixed_bytes());
         storage.write(lane, 0, &mem, Default::default()).await?;

@@ -2,7 +2,7 @@
 
 use std::collections::VecDeque;
 
-use super::clock::Stamp;
+use super::clock::{Clock, Stamp};
 use crate::address::HostCluster;
 
 /// What a cluster holds.
@@ -84,6 +84,13 @@ impl Pool {
         Some(taken)
     }
 
+    /// Takes one cluster if it holds zeros and what prepared it is durable.
+    pub(crate) fn take_clean(&mut self, clock: &Clock) -> Option<HostCluster> {
+        let first = self.runs.front()?;
+        let clean = first.content == Content::Zero && clock.is_durable(first.stamp);
+        if clean { self.take(1).map(|run| run.start) } else { None }
+    }
+
     /// Takes everything.
     pub(crate) fn drain(&mut self) -> Vec<Run> {
         self.clusters = 0;
@@ -110,5 +117,18 @@ mod tests {
         assert_eq!(pool.take(4), Some(run(14, 1)));
         assert_eq!(pool.take(4), Some(run(20, 1)));
         assert_eq!(pool.take(1), None);
+    }
+
+    #[test]
+    fn clean_means_zero_and_synced() {
+        let (mut pool, mut clock) = (Pool::default(), Clock::default());
+        let pending = Run { stamp: clock.landed(), ..run(10, 1) };
+        pool.put(pending);
+        assert_eq!(pool.take_clean(&clock), None);
+        clock.synced(clock.sync_begins());
+        assert_eq!(pool.take_clean(&clock), Some(pending.start));
+        pool.put(Run { content: Content::Unknown, ..run(12, 1) });
+        assert_eq!(pool.take_clean(&clock), None);
+        assert_eq!(pool.len(), 1);
     }
 }

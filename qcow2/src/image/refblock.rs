@@ -1,15 +1,22 @@
 //! New refcount blocks and a larger refcount table.
 //!
-//! A new block lies in the first cluster that it counts. Its contents are made durable, then the table entry that
-//! names it, and only then is it used. A table that has no room for the entry is replaced first: the new table and
-//! the blocks that count it, fdatasync, the header, fdatasync, and then the old one is free.
+//! A new block takes a clean cluster of the reservation: one that is counted and zero already, both durably, which is
+//! what an empty block is. Then nothing but the table entry has to be written. Where there is none the block lies in
+//! the first cluster that it counts, and its contents are made durable before the entry is written. The entry itself
+//! is synced together with the first counts in the block: the clusters that they count are *pending* until then, so
+//! no table names one of them before. What a crash leaves is an empty block, with a name or without.
+//!
+//! A table that has no room for the entry is replaced first: the new table and the blocks that count it, fdatasync,
+//! the header, fdatasync, and then the old one is free.
 
 use std::sync::Arc;
 
 use blkring_engine::{Flags, IoMem, Operation, Result};
 
 use super::layer::Layer;
+use super::options::AllocPolicy;
 use super::refcounts::{Block, with_counts};
+use super::state::State;
 use crate::address::{HostCluster, HostOffset};
 use crate::geometry::{MAX_REFTABLE_BYTES, TABLE_ENTRY_BYTES};
 use crate::header::RefTable;
@@ -24,39 +31,61 @@ impl Layer {
                 return Ok(block);
             }
         }
-        let cluster = self.geometry.refblock_start(index);
-        {
-            let mut state = self.lock();
-            let tried = state.refcounts.half_named == Some(index);
-            if !tried {
-                // The range may hold the image's own structures although nothing counts it.
-                self.check_range(&mut state, cluster, 1)?;
-            }
-        }
-        let block = self.block_counting(std::iter::once(cluster));
-        self.claim_metadata(cluster, 1);
-        let made = async {
-            self.write_cluster(cluster, &block).await?;
-            self.sync().await
-        };
-        let made = made.await;
-        if made.is_err() && self.lock().refcounts.half_named != Some(index) {
-            self.unclaim_metadata(cluster, 1);
-        }
-        made?;
+        let (cluster, block) = self.place_block(index).await?;
         self.name_block(index, cluster).await?;
         self.lock().refcounts.cache(index, block.clone());
         Ok(block)
     }
 
-    /// Has the refcount table name a block, durably.
+    /// Where the block for table entry `index` goes, with what it holds there, durably.
+    async fn place_block(self: &Arc<Self>, index: usize) -> Result<(HostCluster, Block)> {
+        let own = self.geometry.refblock_start(index);
+        let (cluster, first) = {
+            let mut state = self.lock();
+            match state.refcounts.half_named {
+                // The disk may have the entry already: the block keeps its place.
+                Some((tried, cluster)) if tried == index => (cluster, false),
+                _ => {
+                    let cluster = self.clean_cluster(&mut state).unwrap_or(own);
+                    // Where nothing counts it yet, the range may hold the image's own structures all the same.
+                    self.check_range(&mut state, cluster, 1)?;
+                    (cluster, true)
+                }
+            }
+        };
+        self.claim_metadata(cluster, 1);
+        if cluster != own {
+            return Ok((cluster, self.block_counting(std::iter::empty())));
+        }
+        let block = self.block_counting(std::iter::once(own));
+        let mut made = self.write_cluster(own, &block).await;
+        if made.is_ok() {
+            made = self.sync().await;
+        }
+        if made.is_err() && first {
+            self.unclaim_metadata(own, 1);
+        }
+        made.map(|()| (own, block))
+    }
+
+    /// A cluster that is counted and zero, both durably: an empty refcount block.
+    fn clean_cluster(&self, state: &mut State) -> Option<HostCluster> {
+        let pool = match self.policy {
+            AllocPolicy::Ahead => &mut state.pools.ready,
+            AllocPolicy::PerAllocation => &mut state.pools.tables,
+        };
+        pool.take_clean(&state.clock)
+    }
+
+    /// Has the refcount table name a block whose contents are durable. The entry need not be durable before counts
+    /// are written to the block: they are pending together.
     async fn name_block(&self, index: usize, cluster: HostCluster) -> Result<()> {
         let place = self.header.lock().reftable().offset;
         let table = {
             let mut state = self.lock();
-            // If this fails nobody knows what the disk has. The block counts itself and nothing else, so both are
+            // If this fails nobody knows what the disk has. The block is counted and counts nothing else, so both are
             // right; it keeps its place, and the next attempt writes the same.
-            state.refcounts.half_named = Some(index);
+            state.refcounts.half_named = Some((index, cluster));
             state.refcounts.table_with(0, std::iter::once((index, cluster)), &self.geometry)
         };
         let unit = self.storage.alignment().max(512).min(self.geometry.cluster_size());
@@ -70,7 +99,6 @@ impl Layer {
         self.storage
             .write(lane, place.get() + within, &IoMem::aligned(&bytes), Flags::empty())
             .await?;
-        self.sync().await?;
         let mut state = self.lock();
         state.refcounts.half_named = None;
         state.refcounts.replace_table(table);

@@ -27,8 +27,8 @@ pub(crate) struct Refcounts {
     cursor: HostCluster,
     /// The first cluster beyond everything that is or was in use.
     end: HostCluster,
-    /// The block whose table entry may be on the disk or not: its write has failed.
-    pub(crate) half_named: Option<usize>,
+    /// The block whose table entry may be on the disk or not, since its write has failed, and where it lies.
+    pub(crate) half_named: Option<(usize, HostCluster)>,
     /// What counts should be whose writes have failed: the disk has that, or what was before.
     in_doubt: BTreeMap<HostCluster, u64>,
 }

@@ -188,7 +188,6 @@ impl Layer {
     /// The first free clusters, at most `want`, all in the range of one refcount block. Nobody else looks or takes:
     /// the slot is held.
     async fn find(self: &Arc<Self>, want: u64) -> Result<Found> {
-        let tables = self.tables_wanted();
         loop {
             let (cursor, end) = {
                 let state = self.lock();
@@ -199,6 +198,7 @@ impl Layer {
                 Some((_, block)) => block,
                 None => self.new_block(index).await?,
             };
+            let tables = self.tables_wanted();
             let range_end = self.geometry.refblock_start(index + 1);
             // New space at the end is taken as it is wanted; free space before it first.
             let limit = HostCluster::new(end.get().max(cursor.get()) + want).min(range_end);

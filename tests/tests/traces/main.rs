@@ -11,6 +11,7 @@ mod errors;
 mod fifteen;
 mod freeze;
 mod further;
+mod new_block;
 mod pending;
 mod per_allocation;
 

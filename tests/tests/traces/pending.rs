@@ -332,49 +332,6 @@ fn p10y_decrement_of_what_was_pending() {
     });
 }
 
-/// P11x, P11y: a new refcount block is never in a pending cluster: its contents are durable before the table names it,
-/// and that before anything is counted in it.
-#[test]
-fn p11x_p11y_new_refcount_block() {
-    fails_only_with(&Setup::new(600).cluster(512).reserve(16), &[], |w| {
-        let before = w.places();
-        for cluster in 0..300 {
-            let written = w.fill(0, cluster, 0x11);
-            w.finish(&written);
-        }
-        w.settle();
-        let blocks: Vec<_> =
-            w.places().blocks.into_iter().filter(|block| !before.blocks.contains(block)).collect();
-        assert_eq!(blocks.len(), 1, "one block was added");
-        let (block, reftable) = (blocks[0].clone(), before.fixed[1].clone());
-        let log = w.disk.log();
-        let step = |stage: Stage, range: &std::ops::Range<u64>, nth: usize| {
-            let hit = |event: &&blkring_engine::sim::Event| {
-                let is_stage = match stage {
-                    Stage::Completed(_) => matches!(event.stage, Stage::Completed(_)),
-                    stage => event.stage == stage,
-                };
-                is_stage && event.kind == OpKind::Write && event.touches(range.start, range.end)
-            };
-            let found = log.iter().filter(hit).nth(nth).expect("it was written");
-            log.iter().position(|event| event == found).expect("it is there")
-        };
-        let synced_within = |from: usize, to: usize| {
-            let syncs = log[from..to].iter().filter(|event| is_sync(event));
-            let begun: Vec<u64> =
-                syncs.clone().filter(|e| e.stage == Stage::Begun).map(|e| e.op).collect();
-            syncs.filter(|e| e.stage == Stage::Completed(0)).any(|e| begun.contains(&e.op))
-        };
-        let contents = step(Stage::Completed(512), &block, 0);
-        let entry = step(Stage::Accepted, &reftable, 0);
-        let named = step(Stage::Completed(512), &reftable, 0);
-        let counted = step(Stage::Accepted, &block, 1);
-        assert!(contents < entry && synced_within(contents, entry), "contents, sync, entry");
-        assert!(named < counted && synced_within(named, counted), "entry, sync, use");
-        Ok(())
-    });
-}
-
 /// P12x: a cluster is recycled, zeroed and pending again while an older sync still runs, which does not clean it. It
 /// cannot come to that either: nothing is due before that sync is answered too.
 #[test]
