@@ -27,6 +27,8 @@ pub enum Operation {
     Map,
     /// Reserving space in an image.
     Allocate,
+    /// Reading a compressed cluster of an image.
+    Decompress,
 }
 
 impl fmt::Display for Operation {
@@ -42,6 +44,7 @@ impl fmt::Display for Operation {
             Operation::Extents => "query extents",
             Operation::Map => "map",
             Operation::Allocate => "allocate",
+            Operation::Decompress => "decompress",
         })
     }
 }

@@ -175,14 +175,7 @@ impl Compressor {
     /// # Errors
     /// [`CompressionError::NotBuiltIn`].
     pub fn new(compression: Compression, cluster_size: usize) -> Result<Self, CompressionError> {
-        let method: Box<dyn Method + Send> = match compression {
-            #[cfg(feature = "zlib")]
-            Compression::Zlib => Box::new(zlib::Deflater::new()),
-            #[cfg(feature = "zstd")]
-            Compression::Zstd => Box::new(zstd::Encoder::new()),
-            #[cfg(not(all(feature = "zlib", feature = "zstd")))]
-            compression => return Err(CompressionError::NotBuiltIn { compression }),
-        };
+        let method = method(compression)?;
         let output = vec![0; cluster_size.saturating_sub(1)];
         Ok(Self { method, compression, padded: vec![0; cluster_size], output })
     }
@@ -206,6 +199,17 @@ impl Compressor {
         let written = self.method.compress(source, &mut self.output)?;
         let bytes = self.output.get(..written)?.to_vec();
         Some(CompressedCluster { bytes, cluster_size: size, compression: self.compression })
+    }
+}
+
+fn method(compression: Compression) -> Result<Box<dyn Method + Send>, CompressionError> {
+    match compression {
+        #[cfg(feature = "zlib")]
+        Compression::Zlib => Ok(Box::new(zlib::Deflater::new())),
+        #[cfg(feature = "zstd")]
+        Compression::Zstd => Ok(Box::new(zstd::Encoder::new())),
+        #[cfg(not(all(feature = "zlib", feature = "zstd")))]
+        compression => Err(CompressionError::NotBuiltIn { compression }),
     }
 }
 

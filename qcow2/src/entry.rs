@@ -7,6 +7,7 @@
 #![deny(clippy::indexing_slicing)]
 
 use crate::address::{HostCluster, HostOffset};
+use crate::compressed::CompressedData;
 use crate::geometry::{Geometry, MAX_HOST_OFFSET};
 
 /// The bits of table entries.
@@ -42,7 +43,7 @@ pub enum EntryError {
         /// The offset in it.
         offset: HostOffset,
     },
-    /// The host offset of a refcount block lies at or beyond [`MAX_HOST_OFFSET`].
+    /// The host offset of a refcount block or of compressed data lies at or beyond [`MAX_HOST_OFFSET`].
     #[error("entry {raw:#018x} points at {offset}, beyond the largest offset of the format")]
     OffsetTooLarge {
         /// The entry as it is in the table.
@@ -56,22 +57,12 @@ pub enum EntryError {
         /// The entry as it is in the table.
         raw: u64,
     },
-    /// The entry names compressed data, which is not supported.
-    #[error("entry {raw:#018x} names a compressed cluster, which is not supported")]
-    Compressed {
-        /// The entry as it is in the table.
-        raw: u64,
-    },
 }
 
 impl EntryError {
-    /// The errno that stands for this error: ENOTSUP for what is legal and not supported, EIO
-    /// for a corrupt entry.
+    /// The errno that stands for this error.
     pub const fn errno(&self) -> i32 {
-        match self {
-            Self::Compressed { .. } => libc::ENOTSUP,
-            _ => libc::EIO,
-        }
+        libc::EIO
     }
 
     /// What is wrong in a few words, for an [`IoError`](blkring_engine::IoError).
@@ -81,13 +72,7 @@ impl EntryError {
             Self::Unaligned { .. } => "unaligned table entry",
             Self::OffsetTooLarge { .. } => "table entry beyond the largest offset",
             Self::CopiedNothing { .. } => "table entry with a flag and no cluster",
-            Self::Compressed { .. } => "compressed cluster",
         }
-    }
-
-    /// Whether the image is damaged (as opposed to using a feature that is not supported).
-    pub const fn is_corruption(&self) -> bool {
-        !matches!(self, Self::Compressed { .. })
     }
 }
 
@@ -157,13 +142,15 @@ pub enum Mapping {
     ZeroAllocated(HostCluster),
     /// Its bytes are in the cluster.
     Normal(HostCluster),
+    /// Its bytes are here in compressed form. (This is not aligned, and may lie anywhere below 2^56.)
+    Compressed(CompressedData),
 }
 
 impl Mapping {
-    /// The cluster that the guest cluster holds a reference to.
+    /// The cluster that is the guest cluster's own. Compressed data has none: it shares clusters.
     pub const fn host_cluster(&self) -> Option<HostCluster> {
         match *self {
-            Self::Unallocated | Self::ZeroPlain => None,
+            Self::Unallocated | Self::ZeroPlain | Self::Compressed(_) => None,
             Self::ZeroAllocated(cluster) | Self::Normal(cluster) => Some(cluster),
         }
     }
@@ -189,6 +176,11 @@ impl L2Entry {
         Self { mapping: Mapping::Normal(cluster), copied: Copied::Yes }
     }
 
+    /// Data in compressed form.
+    pub const fn compressed(data: CompressedData) -> Self {
+        Self { mapping: Mapping::Compressed(data), copied: Copied::No }
+    }
+
     /// Zeros over a kept cluster of which this is the only reference.
     pub const fn zero_allocated(cluster: HostCluster) -> Self {
         Self { mapping: Mapping::ZeroAllocated(cluster), copied: Copied::Yes }
@@ -197,7 +189,12 @@ impl L2Entry {
     /// Decodes an entry that was read big-endian. In version 2 the zero flag is a reserved bit.
     pub const fn decode(raw: u64, geometry: &Geometry) -> Result<Self, EntryError> {
         if raw & COMPRESSED != 0 {
-            return Err(EntryError::Compressed { raw });
+            let data = CompressedData::of_raw(raw, geometry);
+            if data.end().get() > MAX_HOST_OFFSET {
+                return Err(EntryError::OffsetTooLarge { raw, offset: data.offset() });
+            }
+            // The flag has no meaning here: such data is never written in place.
+            return Ok(Self::compressed(data));
         }
         let bits = raw & !(COPIED | OFFSET | geometry.version().zero_flag());
         if bits != 0 {
@@ -225,6 +222,7 @@ impl L2Entry {
                 geometry.host_offset(cluster).get() | self.copied.bit() | ZERO
             }
             Mapping::Normal(cluster) => geometry.host_offset(cluster).get() | self.copied.bit(),
+            Mapping::Compressed(data) => data.to_raw(geometry) | COMPRESSED,
         }
     }
 }
@@ -371,7 +369,6 @@ mod tests {
         let raw = bit(63);
         assert_eq!(L1Entry::decode(raw, &geometry), Err(EntryError::CopiedNothing { raw }));
         assert_eq!(L2Entry::decode(raw, &geometry), Err(EntryError::CopiedNothing { raw }));
-        assert!(unaligned.is_corruption());
         assert_eq!(unaligned.errno(), libc::EIO);
     }
 
@@ -385,12 +382,28 @@ mod tests {
     }
 
     #[test]
-    fn compressed_is_named_and_is_no_corruption() {
+    fn compressed_data_survives_the_way_there_and_back() {
+        let geometry = geometry(16);
         let raw = 0x4000_0000_0005_1234;
-        let error = L2Entry::decode(raw, &geometry(16)).expect_err("compressed");
-        assert_eq!(error, EntryError::Compressed { raw });
-        assert_eq!(error.errno(), libc::ENOTSUP);
-        assert!(!error.is_corruption());
+        let entry = L2Entry::decode(raw, &geometry).expect("compressed");
+        let Mapping::Compressed(data) = entry.mapping else { panic!("{entry:?}") };
+        assert_eq!((data.offset(), data.bytes()), (HostOffset::new(0x5_1234), 0x200 - 0x34));
+        assert_eq!(entry.encode(&geometry), raw);
+        assert_eq!(entry.mapping.host_cluster(), None);
+        // The flag means nothing, and is gone when the entry is written again.
+        assert_eq!(L2Entry::decode(raw | COPIED, &geometry), Ok(entry));
+    }
+
+    #[test]
+    fn compressed_data_beyond_the_largest_offset_is_refused() {
+        // Clusters of 512 bytes: an entry can tell offsets up to 2^61.
+        let geometry = geometry(9);
+        let fits = COMPRESSED | (MAX_HOST_OFFSET - 512);
+        assert!(L2Entry::decode(fits, &geometry).is_ok());
+        for raw in [fits | 1 << 61, COMPRESSED | MAX_HOST_OFFSET, u64::MAX >> 1] {
+            let error = L2Entry::decode(raw, &geometry).expect_err("too large");
+            assert!(matches!(error, EntryError::OffsetTooLarge { .. }));
+        }
     }
 
     #[test]

@@ -232,16 +232,6 @@ impl Geometry {
         GuestCluster::new(first.saturating_add(l2_index as u64))
     }
 
-    /// Where the compressed data lies that an L2 entry names: its first byte, and the bytes up to
-    /// the end of its last sector.
-    pub(crate) const fn compressed_range(&self, raw: u64) -> (HostOffset, u64) {
-        let sector_bits = self.cluster_bits - 8;
-        let offset_bits = 62 - sector_bits;
-        let offset = raw & ((1 << offset_bits) - 1);
-        let further = (raw >> offset_bits) & ((1 << sector_bits) - 1);
-        (HostOffset::new(offset), (further + 1) * 512 - offset % 512)
-    }
-
     // Slices: aligned parts of an L2 table, cached and written one by one.
 
     /// Bytes of one slice: a page, or the cluster where that is smaller.

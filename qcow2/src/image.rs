@@ -14,6 +14,7 @@ mod close;
 mod copy;
 mod corrupt;
 mod cut;
+mod decompress;
 mod extents;
 mod l1;
 mod layer;
@@ -49,6 +50,7 @@ pub use open::{FileOpener, OpenError, Opener};
 pub use options::{AllocPolicy, ImageOptions};
 pub use statistics::ImageStatistics;
 
+use decompress::Decompressed;
 use layer::Layer;
 use plan::BackingEnd;
 use state::SharedJob;
@@ -77,6 +79,7 @@ struct Chain {
     /// What lies below the top, nearest first.
     backing: Vec<Member>,
     buffers: Arc<BufferPool>,
+    decompressed: Decompressed,
 }
 
 impl Chain {

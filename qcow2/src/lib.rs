@@ -59,6 +59,7 @@
 
 mod address;
 mod check;
+mod compressed;
 mod compression;
 mod entry;
 mod geometry;
@@ -72,6 +73,7 @@ pub use address::{GuestCluster, GuestOffset, HostCluster, HostOffset};
 pub use check::{
     CheckError, CheckLimits, CheckReport, Finding, LimitKind, Place, ReadAt, Severity, check,
 };
+pub use compressed::CompressedData;
 pub use compression::{CompressedCluster, Compression, CompressionError, Compressor, decompress};
 pub use entry::{
     Copied, EntryError, L1Entry, L2Entry, Mapping, RefTableEntry, table_get, table_set,

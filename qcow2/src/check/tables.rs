@@ -6,6 +6,7 @@ use super::counts::Kind;
 use super::report::{CheckError, Finding, LimitKind, Place};
 use super::{Checker, PIECE_BYTES, Reach};
 use crate::address::HostOffset;
+use crate::compressed::CompressedData;
 use crate::entry::{EntryError, L1Entry, L2Entry, bits};
 use crate::geometry::TABLE_ENTRY_BYTES;
 use crate::header::{Header, L1Table};
@@ -202,9 +203,11 @@ impl Checker<'_> {
     ) -> Result<(), CheckError> {
         let place = Place::L2Entry { table: table.offset, index };
         let times = table.times();
+        if raw & bits::COMPRESSED != 0 {
+            return self.check_compressed(place, raw, table);
+        }
         match L2Entry::decode(raw, &self.geometry) {
             Ok(_) => {}
-            Err(EntryError::Compressed { .. }) => return self.check_compressed(place, raw, table),
             Err(error @ EntryError::ReservedBits { .. }) => {
                 self.find(Finding::Entry { place, error }, times);
                 let usable = raw & (bits::COPIED | bits::OFFSET | bits::ZERO);
@@ -230,8 +233,7 @@ impl Checker<'_> {
         Ok(())
     }
 
-    /// Compressed data: any number of sectors at any byte. It is counted although the driver
-    /// cannot read it.
+    /// Compressed data: any number of sectors at any byte. Its contents are not looked at.
     fn check_compressed(
         &mut self,
         place: Place,
@@ -242,11 +244,11 @@ impl Checker<'_> {
         if raw & bits::COPIED != 0 {
             self.find(Finding::CompressedCopied { place, raw }, times);
         }
-        let (offset, bytes) = self.geometry.compressed_range(raw);
+        let data = CompressedData::of_raw(raw, &self.geometry);
         self.report.allocated_clusters += table.active;
         self.report.fragmented_clusters += table.active;
         self.report.compressed_clusters += table.active;
-        self.refer(place, offset, bytes, Kind::Data, times)?;
+        self.refer(place, data.offset(), data.bytes(), Kind::Data, times)?;
         Ok(())
     }
 

@@ -6,6 +6,7 @@ use std::fmt;
 
 use super::{MAX_BACKING_FORMAT_BYTES, MAX_BACKING_NAME_BYTES};
 use crate::address::HostOffset;
+use crate::compression::Compression;
 use crate::geometry::GeometryError;
 
 /// A table that the header names.
@@ -94,11 +95,17 @@ pub enum HeaderError {
     /// L2 entries have subclusters.
     #[error("extended L2 entries are not supported")]
     ExtendedL2,
-    /// Another compression type than deflate.
+    /// An unknown compression type.
     #[error("compression type {compression} is not supported")]
     Compression {
         /// The type in the header.
         compression: u8,
+    },
+    /// Clusters are compressed by something that was left out of this build.
+    #[error("compression by {compression} is not in this build")]
+    NotBuiltIn {
+        /// What is missing.
+        compression: Compression,
     },
     /// The compression type and its feature bit contradict each other.
     #[error("compression type {compression} contradicts the compression feature bit")]
@@ -210,6 +217,7 @@ impl HeaderError {
             | Self::ExternalData
             | Self::ExtendedL2
             | Self::Compression { .. }
+            | Self::NotBuiltIn { .. }
             | Self::Encrypted { .. }
             | Self::Snapshots { .. }
             | Self::Bitmaps

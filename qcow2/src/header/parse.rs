@@ -12,6 +12,7 @@ use super::{
     MAX_BACKING_FORMAT_BYTES, MAX_BACKING_NAME_BYTES, RefTable, TableKind,
 };
 use crate::address::HostOffset;
+use crate::compression::Compression;
 use crate::geometry::{
     Geometry, GeometryError, MAX_CLUSTER_BITS, MAX_HOST_OFFSET, MAX_L1_BYTES, MAX_REFTABLE_BYTES,
     MIN_CLUSTER_BITS, Version,
@@ -65,6 +66,7 @@ impl Header {
     /// Refuses what `access` cannot handle; for an image that is already open for another one.
     pub fn require(&self, access: Access) -> Result<(), HeaderError> {
         if access != Access::Check {
+            self.require_compression()?;
             self.require_tables()?;
         }
         if access == Access::Write {
@@ -83,6 +85,17 @@ impl Header {
             return Err(HeaderError::Bitmaps);
         }
         Ok(())
+    }
+
+    /// What the header names must be there. That it names zlib tells nothing: so does every image
+    /// without a compressed cluster.
+    fn require_compression(&self) -> Result<(), HeaderError> {
+        let compression = self.compression();
+        if compression == Compression::Zlib || compression.is_built_in() {
+            Ok(())
+        } else {
+            Err(HeaderError::NotBuiltIn { compression })
+        }
     }
 
     /// There are refcounts, and header, L1 table and refcount table do not overlap. A check
@@ -214,6 +227,7 @@ fn check_features(
     match (compression, incompatible.contains(Incompatible::COMPRESSION_TYPE)) {
         (0, false) => Ok(()),
         (0, true) | (_, false) => Err(HeaderError::CompressionBit { compression }),
+        (other, true) if Compression::of_number(other).is_some() => Ok(()),
         (_, true) => Err(HeaderError::Compression { compression }),
     }
 }

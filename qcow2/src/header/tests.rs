@@ -120,11 +120,30 @@ fn each_unsupported_feature_is_refused_by_name() {
             assert_eq!((&error, error.errno()), (expected, libc::ENOTSUP));
         }
     }
-    let zstd = refusal(&[(72, &be64(8)), (104, &[1])], Access::Read);
-    assert_eq!(zstd, E::Compression { compression: 1 });
+    let unknown = refusal(&[(72, &be64(8)), (104, &[2])], Access::Read);
+    assert_eq!((unknown.errno(), unknown), (libc::ENOTSUP, E::Compression { compression: 2 }));
     let dirty = refusal(&[(72, &be64(1))], Access::Write);
     assert_eq!((dirty.errno(), dirty), (libc::ENOTSUP, E::Dirty));
     assert_eq!(refusal(&[(60, &be32(7))], Access::Write), E::Snapshots { count: 7 });
+}
+
+#[test]
+fn zstd_is_refused_by_name_if_it_was_left_out() {
+    let bytes = poked(&[(72, &be64(8)), (104, &[1])]);
+    for access in [Access::Read, Access::Write, Access::Check] {
+        match Header::parse(&bytes, access) {
+            Ok(header) => {
+                assert!(Compression::Zstd.is_built_in() || access == Access::Check);
+                assert_eq!(header.compression(), Compression::Zstd);
+            }
+            Err(error) => {
+                assert!(!Compression::Zstd.is_built_in() && access != Access::Check);
+                assert_eq!(error, HeaderError::NotBuiltIn { compression: Compression::Zstd });
+                assert_eq!(error.errno(), libc::ENOTSUP);
+                assert!(error.to_string().contains("zstd"));
+            }
+        }
+    }
 }
 
 #[test]

@@ -178,7 +178,7 @@ fn link(
     let raw = L2Entry::normal(host).encode(&layer.geometry);
     state.slices.set(number, index, raw, order, stamp);
     if let Some(old) = old.filter(|old| old.mapping.host_cluster() != Some(host)) {
-        Reference::of(old).into_iter().for_each(|given_up| state.unlink(given_up));
+        Reference::of(old, &layer.geometry).into_iter().for_each(|given_up| state.unlink(given_up));
     }
 }
 

@@ -37,6 +37,8 @@ pub struct GuestExtent {
 pub enum GuestBytes {
     /// In the file, from this offset on.
     Data(u64),
+    /// In the file, in compressed form.
+    Compressed,
     /// Zeros that need no reading. With a place in the file, from the offset on, where there is one: a hole of a raw
     /// file, or a cluster that is kept for later writes.
     Zero(Option<u64>),
@@ -182,6 +184,7 @@ impl Layer {
             Mapping::ZeroPlain => GuestBytes::Zero(None),
             Mapping::ZeroAllocated(host) => GuestBytes::Zero(Some(place(host))),
             Mapping::Normal(host) => GuestBytes::Data(place(host)),
+            Mapping::Compressed(_) => GuestBytes::Compressed,
         };
         Ok(Found::Run(bytes, len.min(clusters * geometry.cluster_size() - within)))
     }

@@ -9,6 +9,8 @@ use super::lease::Epoch;
 use super::options::{AllocPolicy, ImageOptions};
 use super::state::{SharedJob, State};
 use crate::address::{GuestCluster, GuestOffset, HostCluster, HostOffset};
+use crate::compressed::CompressedData;
+use crate::compression::Compression;
 use crate::entry::{EntryError, L2Entry, Mapping};
 use crate::geometry::Geometry;
 use crate::header::Header;
@@ -19,6 +21,8 @@ pub(crate) struct Layer {
     pub(crate) service: Arc<Service>,
     pub(crate) geometry: Geometry,
     pub(crate) header: Mutex<Header>,
+    /// How its compressed clusters are compressed.
+    pub(crate) compression: Compression,
     pub(crate) policy: AllocPolicy,
     /// Clusters reserved ahead at most.
     pub(crate) reserve: u64,
@@ -34,6 +38,8 @@ pub(crate) enum Lookup {
     Load(SharedJob, Pin),
     /// In the file at this offset, for so many bytes.
     Data(HostOffset, u64, Lease),
+    /// In the compressed cluster whose data is here, for so many bytes.
+    Compressed(CompressedData, u64, Lease),
     /// Zeros for so many bytes.
     Zero(u64),
     /// Not in this layer for so many bytes.
@@ -53,6 +59,7 @@ impl Layer {
             storage,
             service,
             geometry,
+            compression: header.compression(),
             header: Mutex::new(header),
             policy: options.policy,
             reserve: (options.reserve_bytes / geometry.cluster_size()).max(1),
@@ -103,6 +110,9 @@ impl Layer {
             Mapping::Normal(host) => {
                 let at = self.host_at(host, within);
                 Lookup::Data(at, len, Lease::new(self, &mut state))
+            }
+            Mapping::Compressed(data) => {
+                Lookup::Compressed(data, len, Lease::new(self, &mut state))
             }
         })
     }

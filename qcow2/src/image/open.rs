@@ -15,6 +15,7 @@ use blkring_engine::{
 };
 
 use super::claim::ClaimId;
+use super::decompress::Decompressed;
 use super::l1::L1;
 use super::layer::Layer;
 use super::options::ImageOptions;
@@ -232,6 +233,7 @@ impl Image {
                 top: top.clone(),
                 backing,
                 buffers: BufferPool::new(options.buffer_bytes),
+                decompressed: Decompressed::new(options.buffer_bytes),
             }),
             service,
             info,

@@ -39,7 +39,7 @@ pub struct ImageOptions {
     pub reserve_bytes: u64,
     /// Bytes of unlinked clusters held back at most before a flush is made to let them go.
     pub held_back_bytes: u64,
-    /// Bytes for copies. One buffer always works.
+    /// Bytes for copies, and as many for compressed data that is read. One buffer always works.
     pub buffer_bytes: usize,
     /// Operations of shared work in flight at most, where there is no ring.
     pub depth: usize,

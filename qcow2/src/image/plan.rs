@@ -12,6 +12,7 @@ use super::options::AllocPolicy;
 use super::pool::{Content, Run};
 use super::slices::Order;
 use super::state::{Owner, SharedJob, Stage, State};
+use super::unlinks::Reference;
 use crate::address::{GuestCluster, GuestOffset, HostCluster, HostOffset};
 use crate::entry::{Copied, L2Entry, Mapping};
 
@@ -106,21 +107,21 @@ impl Layer {
             }
         }
         let entry = self.entry(&mut state, guest)?;
-        match entry.mapping {
-            Mapping::Normal(host) if entry.copied == Copied::No => {
-                self.plan_replace(&mut state, piece, (host, Around::Guest), prepare)
+        match (entry.mapping, entry.copied) {
+            (Mapping::Compressed(_), _) | (Mapping::Normal(_), Copied::No) => {
+                self.plan_replace(&mut state, piece, (entry, Around::Guest), prepare)
             }
-            Mapping::ZeroAllocated(host) if entry.copied == Copied::No => {
-                self.plan_replace(&mut state, piece, (host, Around::Zeros), prepare)
+            (Mapping::ZeroAllocated(_), Copied::No) => {
+                self.plan_replace(&mut state, piece, (entry, Around::Zeros), prepare)
             }
-            Mapping::Normal(host) => self.plan_in_place(&mut state, piece, host),
-            Mapping::ZeroAllocated(host) => {
+            (Mapping::Normal(host), Copied::Yes) => self.plan_in_place(&mut state, piece, host),
+            (Mapping::ZeroAllocated(host), Copied::Yes) => {
                 self.plan_zero_allocated(&mut state, piece, host, prepare)
             }
-            Mapping::Unallocated if geometry.guest_offset(guest).get() < backing.0 => {
+            (Mapping::Unallocated, _) if geometry.guest_offset(guest).get() < backing.0 => {
                 self.plan_copy(&mut state, piece, Around::Backing, prepare)
             }
-            Mapping::Unallocated | Mapping::ZeroPlain => {
+            (Mapping::Unallocated | Mapping::ZeroPlain, _) => {
                 self.plan_new(&mut state, piece, backing, prepare)
             }
         }
@@ -312,16 +313,19 @@ impl Layer {
         })
     }
 
-    /// A cluster that others may refer to is never written in place: the entry is to name another one, written whole.
+    /// A cluster that others may refer to is never written in place, nor is compressed data: the entry is to name
+    /// another cluster, written whole.
     fn plan_replace(
         self: &Arc<Self>,
         state: &mut State,
         piece: Piece,
-        (old, around): (HostCluster, Around),
+        (old, around): (L2Entry, Around),
         prepare: &mut dyn FnMut(Prepare) -> SharedJob,
     ) -> Result<Plan> {
-        // Its count is to be lowered, which no structure of the image can bear.
-        self.check_range(state, old, 1)?;
+        // Counts are to be lowered, which no structure of the image can bear.
+        if let Some((first, count)) = Reference::of(old, &self.geometry).map(Reference::range) {
+            self.check_range(state, first, count)?;
+        }
         self.plan_copy(state, piece, around, prepare)
     }
 

@@ -2,6 +2,7 @@
 
 use blkring_engine::{IoMem, Lane, Result};
 
+use super::decompress::Place;
 use super::layer::Lookup;
 use super::{Chain, Member};
 
@@ -80,6 +81,14 @@ impl Chain {
                 Lookup::Data(at, len, lease) => {
                     drop(held);
                     layer.storage.read(lane, at.get(), &mem.slice(0..index(len))).await?;
+                    drop(lease);
+                    return Ok(Found::Done(len));
+                }
+                Lookup::Compressed(data, len, lease) => {
+                    drop(held);
+                    let within = index(offset % layer.geometry.cluster_size());
+                    let part = (within, &mem.slice(0..index(len)));
+                    self.read_compressed(lane, layer, Place { level, data }, part, &lease).await?;
                     drop(lease);
                     return Ok(Found::Done(len));
                 }

@@ -13,7 +13,7 @@ use super::clock::Stamp;
 use super::pool::{Content, Run};
 use super::state::State;
 use crate::address::HostCluster;
-use crate::entry::L2Entry;
+use crate::entry::{L2Entry, Mapping};
 use crate::geometry::Geometry;
 use crate::header::{ExtensionKind, Header};
 
@@ -98,14 +98,23 @@ async fn highest_in_use(
         let (entries, _) = bytes.as_chunks::<8>();
         for raw in entries {
             match L2Entry::decode(u64::from_be_bytes(*raw), geometry) {
-                Ok(entry) => {
-                    highest = highest.max(entry.mapping.host_cluster().unwrap_or_default())
-                }
+                Ok(entry) => highest = highest.max(last_of(entry, geometry).unwrap_or_default()),
                 Err(_) => return Ok(None),
             }
         }
     }
     Ok(Some(highest))
+}
+
+/// The last cluster that an entry names.
+fn last_of(entry: L2Entry, geometry: &Geometry) -> Option<HostCluster> {
+    match entry.mapping {
+        Mapping::Compressed(data) => {
+            let (first, count) = data.clusters(geometry);
+            Some(HostCluster::new(first.get() + count - 1))
+        }
+        mapping => mapping.host_cluster(),
+    }
 }
 
 async fn read_cluster(

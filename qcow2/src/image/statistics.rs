@@ -72,6 +72,8 @@ pub struct ImageStatistics {
     pub held_back_clusters: u64,
     /// L2 slices in memory.
     pub cached_slices: u64,
+    /// Clusters decompressed, in all files of the chain.
+    pub decompressed_clusters: u64,
 }
 
 pub(super) fn of(image: &Image) -> ImageStatistics {
@@ -89,5 +91,6 @@ pub(super) fn of(image: &Image) -> ImageStatistics {
         dirty_clusters: state.pools.dirty.len(),
         held_back_clusters: state.unlinks.len(),
         cached_slices: state.slices.len() as u64,
+        decompressed_clusters: image.chain.decompressed.count(),
     }
 }

@@ -10,7 +10,8 @@ use std::collections::{BTreeMap, VecDeque};
 use super::clock::Stamp;
 use super::lease::Epoch;
 use crate::address::HostCluster;
-use crate::entry::{Copied, L2Entry};
+use crate::entry::{Copied, L2Entry, Mapping};
+use crate::geometry::Geometry;
 
 /// What an entry refers to, and gives up when it is replaced.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -31,16 +32,30 @@ impl Reference {
     }
 
     /// The reference of an entry of an L2 table, if it has one.
-    pub(crate) fn of(entry: L2Entry) -> Option<Self> {
-        entry.mapping.host_cluster().map(|cluster| Self::to(cluster, entry.copied))
+    pub(crate) fn of(entry: L2Entry, geometry: &Geometry) -> Option<Self> {
+        match entry.mapping {
+            Mapping::Unallocated | Mapping::ZeroPlain => None,
+            Mapping::ZeroAllocated(cluster) | Mapping::Normal(cluster) => {
+                Some(Self::to(cluster, entry.copied))
+            }
+            Mapping::Compressed(data) => {
+                let (first, clusters) = data.clusters(geometry);
+                Some(Reference::Counts { first, clusters })
+            }
+        }
+    }
+
+    /// The first cluster, and how many there are.
+    pub(crate) fn range(self) -> (HostCluster, u64) {
+        match self {
+            Reference::Only(cluster) => (cluster, 1),
+            Reference::Counts { first, clusters } => (first, clusters),
+        }
     }
 
     /// The clusters.
     pub(crate) fn clusters(self) -> impl Iterator<Item = HostCluster> {
-        let (first, clusters) = match self {
-            Reference::Only(cluster) => (cluster, 1),
-            Reference::Counts { first, clusters } => (first, clusters),
-        };
+        let (first, clusters) = self.range();
         (first.get()..first.get() + clusters).map(HostCluster::new)
     }
 }

@@ -240,8 +240,9 @@ impl Layer {
         let geometry = &self.geometry;
         let old = self.entry(state, cluster)?;
         let below = geometry.guest_offset(cluster).get() < backing.0;
-        if let Some(host) = old.mapping.host_cluster() {
-            self.check_range(state, host, 1)?;
+        let reference = Reference::of(old, geometry);
+        if let Some((first, count)) = reference.map(Reference::range) {
+            self.check_range(state, first, count)?;
         }
         // A cluster that others may refer to is not kept under a zero flag: a later write could not use it.
         let kept = old.copied == Copied::Yes;
@@ -256,7 +257,7 @@ impl Layer {
         };
         let (number, index) = (geometry.slice_number(cluster), geometry.slice_index(cluster));
         state.slices.set(number, index, new.encode(geometry), Order::Plain, Default::default());
-        let given_up = Reference::of(old).filter(|_| new.mapping.host_cluster().is_none());
+        let given_up = reference.filter(|_| new.mapping.host_cluster().is_none());
         if let Some(reference) = given_up {
             state.unlink(reference);
             if self.breaks(Variant::DecrementAtUnlink) {

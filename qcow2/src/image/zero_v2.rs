@@ -48,7 +48,7 @@ impl Image {
                     held = Some(pin);
                     job.join().await?;
                 }
-                Lookup::Data(_, len, lease) => {
+                Lookup::Data(_, len, lease) | Lookup::Compressed(_, len, lease) => {
                     drop((lease, held.take()));
                     self.zero_bytes(context, at, at + len).await?;
                     at += len;

@@ -32,7 +32,7 @@ const CHANGES: &[Change] = &[
     ("no tables", |b| b.truncate(512)),
     ("wrong magic", |b| b[3] = b'x'),
     ("version 0", |b| put_u32(b, VERSION, 0)),
-    ("version 2", |b| put_u32(b, VERSION, 2)),
+    ("version 1", |b| put_u32(b, VERSION, 1)),
     ("version 4", |b| put_u32(b, VERSION, 4)),
     ("clusters of 2^0", |b| put_u32(b, CLUSTER_BITS, 0)),
     ("clusters of 2^8", |b| put_u32(b, CLUSTER_BITS, 8)),
