@@ -49,6 +49,11 @@ impl Context {
         Context { lane: lane.of_request(progress.clone()), progress }
     }
 
+    /// For requests that shared work makes, with the lane of its service. They are nobody's, so nobody withdraws them.
+    pub fn of_service(lane: &Lane) -> Self {
+        Context::new(lane.clone(), Arc::default())
+    }
+
     /// The request no longer only waits: from here on it cannot be withdrawn. To be called after admission and
     /// before the first op or cluster is taken.
     pub fn commit(&self) {

@@ -40,6 +40,8 @@ pub const NAMES: &[&str] = &[
     "failed-cluster-back-with-joiners",
     "decrement-at-unlink",
     "every-writer-links",
+    "table-switched-before-sync",
+    "old-table-freed-before-switch",
 ];
 
 /// A rule that can be broken.
@@ -114,6 +116,10 @@ pub enum Variant {
     DecrementAtUnlink,
     /// A joiner links although another writer of its cluster has.
     EveryWriterLinks,
+    /// The header names a new table before that table is durable.
+    TableSwitchedBeforeSync,
+    /// A table that was replaced is freed before its replacement is durable.
+    OldTableFreedBeforeSwitch,
 }
 
 /// Which rules are broken: none, unless the feature `variants` is on.

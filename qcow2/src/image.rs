@@ -11,6 +11,7 @@ mod background;
 mod claim;
 mod clock;
 mod close;
+mod contiguous;
 mod copy;
 mod corrupt;
 mod cut;
@@ -30,6 +31,7 @@ mod refblock;
 mod refcounts;
 mod refill;
 mod request;
+mod resize;
 mod slices;
 mod state;
 mod statistics;
@@ -65,6 +67,7 @@ pub struct Image {
     tracker: Arc<Tracker>,
     service: Arc<Service>,
     counters: Counters,
+    /// What it was when it was opened.
     info: ImageInfo,
     /// Requests of several parts, each of which is admitted alone: closing waits for them as a whole.
     parts: Arc<Tracker>,
@@ -105,7 +108,7 @@ impl Member {
     /// Bytes that it has; beyond reads as zeros.
     fn size(&self) -> u64 {
         match self {
-            Member::Qcow2(layer) => layer.geometry.virtual_size(),
+            Member::Qcow2(layer) => layer.virtual_size(),
             Member::Raw(storage) => storage.size(),
         }
     }
@@ -127,8 +130,8 @@ pub struct ImageInfo {
 
 impl Image {
     /// What is known of the image without reading its tables.
-    pub fn info(&self) -> &ImageInfo {
-        &self.info
+    pub fn info(&self) -> ImageInfo {
+        ImageInfo { virtual_size: self.top.virtual_size(), ..self.info.clone() }
     }
 
     /// The file of the image.

@@ -65,6 +65,14 @@ impl Crowd {
     /// When a request fails, when a read gives other bytes than the model, and when nothing ends for two minutes.
     pub fn run(self, image: &Arc<Image>, contents: Vec<u8>) -> Ended {
         assert_eq!(contents.len() as u64, image.info().virtual_size);
+        self.run_within(image, contents)
+    }
+
+    /// The same on the first part of a disk that may grow meanwhile. Discards take whole clusters of that part.
+    ///
+    /// # Panics
+    /// As [`Crowd::run`].
+    pub fn run_within(self, image: &Arc<Image>, contents: Vec<u8>) -> Ended {
         let ground = Arc::new(Ground::new(self, contents, image.info().cluster_size));
         let (sender, receiver) = mpsc::channel();
         for queue in 0..self.queues {

@@ -47,6 +47,7 @@ pub(crate) enum Holder {
     Refill,
     Marking,
     Closing,
+    Resize,
 }
 
 impl Layer {
@@ -118,6 +119,7 @@ impl Layer {
                             Holder::Refill => state.work.refill.clone(),
                             Holder::Marking => state.work.marking.clone(),
                             Holder::Closing => state.work.closing.clone(),
+                            Holder::Resize => state.work.resizing.clone(),
                         };
                         return first(self, &mut state);
                     }
@@ -282,21 +284,21 @@ impl Layer {
         (start as u64, part)
     }
 
+    /// Where a refcount block is. `None` if the table names none.
+    pub(super) fn named_block(&self, index: usize) -> Result<Option<HostCluster>> {
+        let named = self.lock().refcounts.block_at(index, &self.geometry);
+        named.map_err(|error| {
+            tracing::warn!(path = %self.storage.path(), index, %error, "bad refcount table entry");
+            self.error(Operation::Allocate, index as u64 * 8, libc::EIO).because(error.reason())
+        })
+    }
+
     /// A refcount block, loaded if it is not cached. `None` if the table names none.
     pub(crate) async fn load_block(&self, index: usize) -> Result<Option<(HostCluster, Block)>> {
-        let named = {
-            let state = self.lock();
-            let named = state.refcounts.block_at(index, &self.geometry);
-            let named = named.map_err(|error| {
-                tracing::warn!(path = %self.storage.path(), index, %error, "bad refcount table entry");
-                self.error(Operation::Allocate, index as u64 * 8, libc::EIO).because(error.reason())
-            })?;
-            let Some(cluster) = named else { return Ok(None) };
-            if let Some(block) = state.refcounts.cached(index) {
-                return Ok(Some((cluster, block)));
-            }
-            cluster
-        };
+        let Some(named) = self.named_block(index)? else { return Ok(None) };
+        if let Some(block) = self.lock().refcounts.cached(index) {
+            return Ok(Some((named, block)));
+        }
         let len = usize::try_from(self.geometry.cluster_size()).expect("a cluster is small");
         let mem = IoMem::aligned_zeroed(len);
         let offset = self.geometry.host_offset(named);

@@ -137,7 +137,7 @@ impl Image {
     /// Bytes of the disk that a file of the chain holds; `None` if there is no such file.
     pub fn size_at(&self, depth: usize) -> Option<u64> {
         match depth.checked_sub(1) {
-            None => Some(self.info.virtual_size),
+            None => Some(self.top.virtual_size()),
             Some(below) => self.chain.backing.get(below).map(Member::guest_size),
         }
     }

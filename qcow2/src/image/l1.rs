@@ -45,6 +45,16 @@ impl L1 {
         }
     }
 
+    /// All entries, if each of them is on the disk as it is here.
+    pub(crate) fn settled(&self) -> Option<Vec<u64>> {
+        (self.dirty.is_empty() && self.in_flight.is_empty()).then(|| self.raw.clone())
+    }
+
+    /// The table has so many entries now, at least.
+    pub(crate) fn reach(&mut self, entries: usize) {
+        self.raw.resize(entries.max(self.raw.len()), 0);
+    }
+
     /// Every table that the entries name; entries that cannot be decoded name none.
     pub(crate) fn tables(&self, geometry: &Geometry) -> impl Iterator<Item = HostCluster> + Clone {
         self.raw.iter().filter_map(|&raw| match L1Entry::decode(raw, geometry) {

@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use blkring_engine::tracker::sync::atomic::{AtomicU64, Ordering};
 use blkring_engine::tracker::sync::{Mutex, MutexGuard};
 use blkring_engine::{IoError, IoMem, Operation, Result, Service, Storage, Variant, Variants};
 
@@ -29,6 +30,8 @@ pub(crate) struct Layer {
     /// Unlinked clusters held back at most.
     pub(crate) held_back: u64,
     pub(crate) state: Mutex<State>,
+    /// Bytes of the virtual disk. The size in the geometry is not looked at: it is that of the time of opening.
+    size: AtomicU64,
     variants: Variants,
 }
 
@@ -65,8 +68,19 @@ impl Layer {
             reserve: (options.reserve_bytes / geometry.cluster_size()).max(1),
             held_back: (options.held_back_bytes / geometry.cluster_size()).max(1),
             state: Mutex::new(state),
+            size: AtomicU64::new(geometry.virtual_size()),
             variants: options.variants,
         })
+    }
+
+    /// Bytes of the virtual disk.
+    pub(crate) fn virtual_size(&self) -> u64 {
+        self.size.load(Ordering::Acquire)
+    }
+
+    /// Requests may reach so far now. The header says so durably.
+    pub(crate) fn set_virtual_size(&self, size: u64) {
+        self.size.store(size, Ordering::Release);
     }
 
     pub(crate) fn lock(&self) -> MutexGuard<'_, State> {

@@ -66,7 +66,7 @@ impl Chain {
             },
         };
         // A copy of the last cluster may reach beyond the disk.
-        let left = layer.geometry.virtual_size().saturating_sub(offset);
+        let left = layer.virtual_size().saturating_sub(offset);
         if left == 0 {
             return Ok(zeros(mem));
         }

@@ -11,7 +11,7 @@
 
 use std::sync::Arc;
 
-use blkring_engine::{Flags, IoMem, Operation, Result};
+use blkring_engine::{Flags, IoMem, Operation, Result, Variant};
 
 use super::layer::Layer;
 use super::options::AllocPolicy;
@@ -19,7 +19,7 @@ use super::refcounts::{Block, with_counts};
 use super::state::State;
 use crate::address::{HostCluster, HostOffset};
 use crate::geometry::{MAX_REFTABLE_BYTES, TABLE_ENTRY_BYTES};
-use crate::header::RefTable;
+use crate::header::{Header, RefTable};
 
 impl Layer {
     /// Makes the refcount block for table entry `index`, which has none. The slot is held.
@@ -79,7 +79,7 @@ impl Layer {
 
     /// Has the refcount table name a block whose contents are durable. The entry need not be durable before counts
     /// are written to the block: they are pending together.
-    async fn name_block(&self, index: usize, cluster: HostCluster) -> Result<()> {
+    pub(super) async fn name_block(&self, index: usize, cluster: HostCluster) -> Result<()> {
         let place = self.header.lock().reftable().offset;
         let table = {
             let mut state = self.lock();
@@ -107,7 +107,7 @@ impl Layer {
 
     /// Replaces the refcount table by one that has an entry `index`. The table, and blocks for the range that it
     /// lies in, go to the first clusters that no block counts yet.
-    async fn grow_table(self: &Arc<Self>, index: usize) -> Result<()> {
+    pub(super) async fn grow_table(self: &Arc<Self>, index: usize) -> Result<()> {
         let geometry = &self.geometry;
         let start = geometry.refblock_start(index);
         let per_cluster = geometry.cluster_size() / TABLE_ENTRY_BYTES;
@@ -140,17 +140,14 @@ impl Layer {
         let old = self.header.lock().reftable();
         let offset = geometry.host_offset(HostCluster::new(start.get() + blocks));
         let clusters = u32::try_from(clusters).expect("at most 8 MiB");
-        self.switch_table(RefTable { offset, clusters }).await?;
+        let new = RefTable { offset, clusters };
+        self.switch_table(|header| header.set_reftable(new)).await?;
         let mut state = self.lock();
         state.refcounts.replace_table(table);
         for (index, block) in made {
             state.refcounts.cache(index, block);
         }
-        let old_start = geometry.host_cluster(old.offset).get();
-        for cluster in (old_start..old_start + u64::from(old.clusters)).map(HostCluster::new) {
-            state.metadata.remove(&cluster);
-            state.unlinks.lose(cluster);
-        }
+        self.free_table(&mut state, old.offset, u64::from(old.clusters));
         Ok(())
     }
 
@@ -176,20 +173,34 @@ impl Layer {
         let table = self.lock().refcounts.table_with(entries, named, geometry);
         let bytes: Vec<u8> = table.iter().flat_map(|raw| raw.to_be_bytes()).collect();
         self.write_cluster(HostCluster::new(start.get() + blocks), &bytes).await?;
-        self.sync().await?;
+        self.sync_before_switch().await?;
         Ok((table, made))
     }
 
-    /// Has the header name another refcount table, durably.
-    async fn switch_table(&self, table: RefTable) -> Result<()> {
+    /// Makes everything durable that the header is about to name.
+    pub(super) async fn sync_before_switch(&self) -> Result<()> {
+        if self.breaks(Variant::TableSwitchedBeforeSync) { Ok(()) } else { self.sync().await }
+    }
+
+    /// A table that the header names no more.
+    pub(super) fn free_table(&self, state: &mut State, offset: HostOffset, clusters: u64) {
+        let start = self.geometry.host_cluster(offset).get();
+        for cluster in (start..start + clusters).map(HostCluster::new) {
+            state.metadata.remove(&cluster);
+            state.unlinks.lose(cluster);
+        }
+    }
+
+    /// Has the header name another table, durably.
+    pub(super) async fn switch_table(&self, name: impl FnOnce(&mut Header)) -> Result<()> {
         let bytes = {
             let mut header = self.header.lock();
-            header.set_reftable(table);
+            name(&mut header);
             header.fixed_bytes()
         };
         let switched = self.write_header(&bytes).await;
         if let Err(error) = &switched {
-            // Nobody knows which table is in force: no count may change any more.
+            // Nobody knows which table is in force: nothing may be written to either any more.
             self.lock().failure.get_or_insert(error.clone());
         }
         switched
@@ -201,23 +212,23 @@ impl Layer {
         self.storage
             .write(lane, HostOffset::ZERO.get(), &IoMem::aligned(bytes), Flags::empty())
             .await?;
-        self.sync().await
+        if self.breaks(Variant::OldTableFreedBeforeSwitch) { Ok(()) } else { self.sync().await }
     }
 
-    fn block_counting(&self, clusters: impl Iterator<Item = HostCluster>) -> Block {
+    pub(super) fn block_counting(&self, clusters: impl Iterator<Item = HostCluster>) -> Block {
         let len = usize::try_from(self.geometry.cluster_size()).expect("a cluster is small");
         with_counts(&Arc::new(vec![0; len]), clusters, 1, &self.geometry).0
     }
 
     /// Takes clusters that nothing counts for metadata.
-    fn claim_metadata(&self, start: HostCluster, count: u64) {
+    pub(super) fn claim_metadata(&self, start: HostCluster, count: u64) {
         let mut state = self.lock();
         state.metadata.extend((start.get()..start.get() + count).map(HostCluster::new));
         state.refcounts.extend_to(HostCluster::new(start.get() + count));
     }
 
     /// Nothing names these clusters after all.
-    fn unclaim_metadata(&self, start: HostCluster, count: u64) {
+    pub(super) fn unclaim_metadata(&self, start: HostCluster, count: u64) {
         let mut state = self.lock();
         for cluster in (start.get()..start.get() + count).map(HostCluster::new) {
             state.metadata.remove(&cluster);
@@ -225,7 +236,7 @@ impl Layer {
     }
 
     /// Writes one cluster, or several.
-    async fn write_cluster(&self, cluster: HostCluster, bytes: &[u8]) -> Result<()> {
+    pub(super) async fn write_cluster(&self, cluster: HostCluster, bytes: &[u8]) -> Result<()> {
         let place = self.geometry.host_offset(cluster).get();
         self.storage.write(self.service.lane(), place, &IoMem::aligned(bytes), Flags::empty()).await
     }

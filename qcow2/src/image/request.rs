@@ -31,7 +31,7 @@ impl Target for Image {
     }
 
     fn size(&self) -> u64 {
-        self.info.virtual_size
+        self.top.virtual_size()
     }
 
     fn path(&self) -> &Arc<str> {
@@ -88,7 +88,7 @@ impl Image {
             return Err(self.error(operation, request.offset, libc::EPERM));
         }
         let end = request.offset.checked_add(request.len());
-        if operation != Operation::Flush && end.is_none_or(|end| end > self.info.virtual_size) {
+        if operation != Operation::Flush && end.is_none_or(|end| end > self.top.virtual_size()) {
             return Err(self.error(operation, request.offset, libc::EIO));
         }
         Ok(())

@@ -80,6 +80,8 @@ pub(crate) struct Work {
     pub(crate) marking: Option<SharedJob>,
     /// Closes the image.
     pub(crate) closing: Option<SharedJob>,
+    /// Makes the virtual disk larger.
+    pub(crate) resizing: Option<SharedJob>,
 }
 
 /// A guest cluster that an allocating write is in.

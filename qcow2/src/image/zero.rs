@@ -18,7 +18,7 @@ use crate::entry::{Copied, L2Entry, Mapping};
 use crate::geometry::Version;
 
 /// Zeros that a partial zero-write writes at once, in bytes.
-const ZERO_CHUNK: u64 = 1 << 20;
+pub(super) const ZERO_CHUNK: u64 = 1 << 20;
 
 /// What becomes of whole clusters.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -82,7 +82,7 @@ impl Image {
                 let start = geometry.guest_offset(first).get();
                 let stop = start + count * geometry.cluster_size();
                 self.zero_bytes(context, offset, start).await?;
-                self.zero_clusters(context, first, count, wanted).await?;
+                self.zero_clusters(context, (first, count), end, wanted).await?;
                 self.zero_bytes(context, stop.min(end), end).await
             }
         }
@@ -110,7 +110,7 @@ impl Image {
         match self.whole_clusters(offset, len) {
             None => Ok(()),
             Some((first, count)) => {
-                self.zero_clusters(context, first, count, Wanted::Discarded).await
+                self.zero_clusters(context, (first, count), offset + len, Wanted::Discarded).await
             }
         }
     }
@@ -121,7 +121,7 @@ impl Image {
         let geometry = &self.top.geometry;
         let first = offset.div_ceil(geometry.cluster_size());
         let end = offset + len;
-        let last = if end == geometry.virtual_size() {
+        let last = if end == self.top.virtual_size() {
             geometry.clusters_for(end)
         } else {
             end / geometry.cluster_size()
@@ -147,11 +147,12 @@ impl Image {
         Ok(())
     }
 
+    /// Changes the entries of whole clusters, of a range that ends at `end`.
     pub(super) async fn zero_clusters(
         self: &Arc<Self>,
         context: &Context,
-        first: GuestCluster,
-        count: u64,
+        (first, mut count): (GuestCluster, u64),
+        end: u64,
         wanted: Wanted,
     ) -> Result<()> {
         let size = self.top.geometry.cluster_size();
@@ -162,6 +163,25 @@ impl Image {
             Class::Serialising
         };
         let guard = self.admit(start, count * size, class).await;
+        // The last cluster is whole if the disk ends with the range, as it did before the wait.
+        let grown = start + count * size > end && self.top.virtual_size() != end;
+        count -= u64::from(grown);
+        self.zero_granted(context, first, count, wanted).await?;
+        drop(guard);
+        if grown && wanted != Wanted::Discarded {
+            self.zero_bytes(context, start + count * size, end).await?;
+        }
+        self.let_go().await
+    }
+
+    /// The same under a grant that is held already.
+    pub(super) async fn zero_granted(
+        self: &Arc<Self>,
+        context: &Context,
+        first: GuestCluster,
+        count: u64,
+        wanted: Wanted,
+    ) -> Result<()> {
         let mut done = 0;
         let mut held = None;
         while done < count {
@@ -180,8 +200,7 @@ impl Image {
             }
         }
         drop(held);
-        drop(guard);
-        self.let_go().await
+        Ok(())
     }
 
     /// When too much is unlinked and held back, a flush lets it go.

@@ -32,7 +32,7 @@ impl Image {
                 let start = geometry.guest_offset(first).get();
                 let stop = (start + count * geometry.cluster_size()).min(end);
                 self.zero_mapped(context, border, start).await?;
-                self.zero_clusters(context, first, count, Wanted::ZerosUnmapped).await?;
+                self.zero_clusters(context, (first, count), end, Wanted::ZerosUnmapped).await?;
                 self.zero_mapped(context, stop, end).await
             }
             _ => self.zero_mapped(context, border, end).await,
@@ -69,7 +69,7 @@ impl Image {
         match self.whole_clusters(border, end - border) {
             None => Ok(()),
             Some((first, count)) => {
-                self.zero_clusters(context, first, count, Wanted::Discarded).await
+                self.zero_clusters(context, (first, count), end, Wanted::Discarded).await
             }
         }
     }
