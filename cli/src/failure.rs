@@ -1,5 +1,6 @@
 //! What ends the program with an error, and how it is told under each of the program's names.
 
+use std::ffi::OsStr;
 use std::process::ExitCode;
 
 use blkring_bench::job::JobError;
@@ -88,6 +89,18 @@ impl Failure {
     /// The exit code.
     pub fn exit_code(&self) -> ExitCode {
         ExitCode::FAILURE
+    }
+
+    /// The same, told of another word.
+    #[must_use]
+    pub fn given_as(self, word: &OsStr) -> Self {
+        match self {
+            Failure::Open { reason, .. } => {
+                let given = word.to_string_lossy().into_owned();
+                Failure::Open { given, syntax: Syntax::FileName, reason }
+            }
+            other => other,
+        }
     }
 
     /// An image that cannot be opened.

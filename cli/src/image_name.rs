@@ -11,7 +11,7 @@ use crate::reason::Reason;
 
 mod node;
 
-pub use node::Wishes;
+pub use node::{Wishes, split, switch};
 
 /// How the word for an image is to be read.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -81,6 +81,14 @@ impl ImageName {
     #[must_use]
     pub fn of_format(mut self, format: Format) -> Self {
         self.wishes.format = Some(format);
+        self
+    }
+
+    /// The same, told as another word in messages.
+    #[must_use]
+    pub fn given_as(mut self, word: &OsStr) -> Self {
+        self.given = word.to_string_lossy().into_owned();
+        self.syntax = Syntax::FileName;
         self
     }
 

@@ -16,7 +16,10 @@ pub fn run(words: &[OsString]) -> ExitCode {
         print!("{}", qemu_img::version(Name::QemuIo));
         return ExitCode::SUCCESS;
     }
-    let command = arguments::as_getopt(io::Options::augment_args(clap::Command::new("qemu-io")));
+    let command = io::Options::augment_args(clap::Command::new("qemu-io"));
+    // The program's own option of this name is not there.
+    let command = command.mut_arg("events", |arg| arg.long("trace"));
+    let command = arguments::as_getopt(command);
     let result = match arguments::read(command.clone(), words) {
         Line::Help(text) => {
             print!("{text}");
@@ -29,9 +32,12 @@ pub fn run(words: &[OsString]) -> ExitCode {
         },
     };
     result.unwrap_or_else(|failure| {
-        name::complain(failure.text(Name::QemuIo));
+        // Of words too many only the help speaks.
+        if !matches!(failure, Failure::Misuse(_)) {
+            name::complain(failure.text(Name::QemuIo));
+        }
         if matches!(failure, Failure::Misuse(_) | Failure::Option(_)) {
-            eprintln!("Try 'qemu-io --help' for more info");
+            print!("{}", command.clone().render_long_help());
         }
         failure.exit_code()
     })

@@ -2,22 +2,29 @@
 
 use std::sync::Arc;
 
+use blkring_tracker::sync::atomic::{AtomicU64, Ordering};
+
 use crate::error::{IoError, Operation, Result};
+use crate::lane::Lane;
 use crate::request::{Action, Request};
 use crate::service::Service;
 use crate::storage::Storage;
 use crate::target::{Context, Target};
 
-/// Guest offsets are file offsets; the size is that of the file when it was opened.
+/// The size of a raw disk is a multiple of so many bytes: where the file ends before, the rest reads as zeros.
+const SECTOR: u64 = 512;
+
+/// Guest offsets are file offsets. The size is that of the file when it was opened, in whole sectors, until it is
+/// changed by [`RawDisk::resize`].
 pub struct RawDisk {
     storage: Arc<Storage>,
-    size: u64,
+    size: AtomicU64,
 }
 
 impl RawDisk {
     /// The disk in `storage`.
     pub fn new(storage: Storage) -> Arc<Self> {
-        let size = storage.size();
+        let size = AtomicU64::new(storage.size().next_multiple_of(SECTOR));
         Arc::new(RawDisk { storage: Arc::new(storage), size })
     }
 
@@ -26,9 +33,22 @@ impl RawDisk {
         &self.storage
     }
 
+    /// Gives the file another size, in whole sectors: what is beyond is cut off, what is new is a hole.
+    ///
+    /// # Errors
+    /// As of [`Storage::resize`]; EINVAL if the size is beyond the largest offset.
+    pub async fn resize(&self, lane: &Lane, size: u64) -> Result<()> {
+        let whole = size.checked_next_multiple_of(SECTOR);
+        let size =
+            whole.ok_or_else(|| self.storage.error(Operation::Resize, size, libc::EINVAL))?;
+        self.storage.resize(lane, size).await?;
+        self.size.store(size, Ordering::Release);
+        Ok(())
+    }
+
     fn check(&self, operation: Operation, request: &Request) -> Result<()> {
         let end = request.offset.checked_add(request.len());
-        if end.is_some_and(|end| end <= self.size) {
+        if end.is_some_and(|end| end <= self.size()) {
             return Ok(());
         }
         Err(IoError::new(self.storage.path(), operation, request.offset, libc::EIO))
@@ -65,7 +85,7 @@ impl Target for RawDisk {
     }
 
     fn size(&self) -> u64 {
-        self.size
+        self.size.load(Ordering::Acquire)
     }
 
     fn path(&self) -> &Arc<str> {

@@ -254,3 +254,27 @@ fn a_dropped_queue_answers_what_it_had_accepted() {
     assert!(handle.submit(Request::flush()).is_err(), "nobody would ever do it");
     assert_eq!(held.statistics().running, 0);
 }
+
+#[test]
+fn a_raw_disk_is_whole_sectors_and_may_be_given_another_size() {
+    use blkring_engine::Target as _;
+
+    let file = tempfile::NamedTempFile::new().unwrap();
+    std::fs::write(file.path(), [7; 100]).unwrap();
+    let options = OpenOptions::new().access(Access::ReadWrite);
+    let raw = RawDisk::new(Storage::open(file.path(), &options).unwrap());
+    let mut queue = QueueSeed::new(QueueOptions::default()).unwrap().start().unwrap();
+    let (lane, disk) = (queue.lane(), queue.attach(&raw).unwrap());
+    assert_eq!(raw.size(), 512);
+    let read = |queue: &mut Queue, offset, len| {
+        let bytes = IoMem::from(vec![1; len]);
+        queue.block_on(disk.read(offset, bytes.clone())).unwrap().map(|()| bytes.to_vec())
+    };
+    let bytes = read(&mut queue, 90, 422).unwrap();
+    assert!(bytes.starts_with(&[7; 10]) && bytes.ends_with(&[0; 412]), "zeros behind the end");
+    queue.block_on(raw.resize(&lane, 1000)).unwrap().unwrap();
+    assert_eq!((raw.size(), file.path().metadata().unwrap().len()), (1024, 1024));
+    assert_eq!(read(&mut queue, 1000, 24).unwrap(), [0; 24]);
+    queue.block_on(raw.resize(&lane, 0)).unwrap().unwrap();
+    assert!(read(&mut queue, 0, 1).is_err(), "nothing is left");
+}

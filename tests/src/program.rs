@@ -1,5 +1,7 @@
 //! The `blkring` program as shipped.
 
+use std::fs;
+use std::os::unix::fs::symlink;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::OnceLock;
@@ -20,6 +22,30 @@ pub fn blkring() -> &'static Path {
         Some(path) => PathBuf::from(path),
         None => build(),
     })
+}
+
+/// The program through a link of another name, such as `qemu-io`.
+///
+/// # Panics
+/// As [`blkring`], and if no link can be made.
+pub fn called(name: &str) -> PathBuf {
+    static LINKS: OnceLock<PathBuf> = OnceLock::new();
+    let program = blkring();
+    let directory = LINKS.get_or_init(|| {
+        // Beside the program, so that they stay as long as it does and no test has to remove them.
+        let directory = program.parent().unwrap_or(Path::new(".")).join("links");
+        fs::create_dir_all(&directory).expect("the target directory is writable");
+        directory
+    });
+    let link = directory.join(name);
+    let target = program.canonicalize().expect("the program was built");
+    if fs::read_link(&link).ok().as_ref() != Some(&target) {
+        // Other tests may be about to do the same: a link is made under a name of its own and then takes its place.
+        let own = directory.join(format!("{name}.{}", std::process::id()));
+        symlink(&target, &own).expect("the target directory is writable");
+        fs::rename(&own, &link).expect("the target directory is writable");
+    }
+    link
 }
 
 fn build() -> PathBuf {

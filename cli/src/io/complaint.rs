@@ -2,6 +2,7 @@
 
 use super::command::{Entry, usage};
 use super::getopt::OptionError;
+use crate::name;
 use crate::number::NumberError;
 
 /// Why a line is no command.
@@ -10,6 +11,9 @@ pub enum Complaint {
     /// Nothing is called so.
     #[error("command \"{0}\" not found")]
     NotFound(String),
+    /// It is for an open image.
+    #[error("no file open, try 'help open'")]
+    NoImage,
     /// Too few or too many words.
     #[error("bad argument count {given} to {name}, expected {}", expected(*.least, *.most))]
     Count {
@@ -38,6 +42,9 @@ pub enum Complaint {
     /// A size or offset that is none.
     #[error("Parsing error: {1} -- {0}")]
     Number(String, NumberError),
+    /// What the program says in its own name.
+    #[error("{0}")]
+    Program(String),
     /// Anything else.
     #[error("{0}")]
     Other(String),
@@ -48,7 +55,10 @@ impl Complaint {
     /// output.
     pub fn print(&self) {
         match self {
-            Complaint::NotFound(_) | Complaint::Count { .. } => eprintln!("{self}"),
+            Complaint::NotFound(_) | Complaint::NoImage | Complaint::Count { .. } => {
+                eprintln!("{self}");
+            }
+            Complaint::Program(text) => name::complain(text),
             Complaint::Option { name, error, entry } => {
                 eprintln!("{name}: {error}");
                 println!("{}", usage(entry));

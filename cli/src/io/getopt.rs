@@ -14,6 +14,8 @@ pub struct Letters {
 pub struct Words<'a> {
     /// Options in order, with the value of those that have one.
     options: Vec<(char, &'a str)>,
+    /// Whether the word `--` was there.
+    ended: bool,
     /// Everything else.
     pub arguments: Vec<&'a str>,
 }
@@ -21,7 +23,21 @@ pub struct Words<'a> {
 impl<'a> Words<'a> {
     /// Words of a command that has no options: all of them are arguments.
     pub fn plain(arguments: Vec<&'a str>) -> Self {
-        Words { options: Vec::new(), arguments }
+        Words { arguments, ..Words::default() }
+    }
+
+    /// An argument, or nothing.
+    pub fn argument(&self, place: usize) -> &'a str {
+        self.arguments.get(place).copied().unwrap_or_default()
+    }
+
+    /// The first word as getopt orders them: an option if there is any.
+    pub fn first(&self) -> String {
+        match self.options.first() {
+            Some((letter, _)) => format!("-{letter}"),
+            None if self.ended => "--".to_owned(),
+            None => self.argument(0).to_owned(),
+        }
     }
 
     /// Whether `letter` was given.
@@ -53,6 +69,7 @@ pub fn parse<'a>(words: &[&'a str], letters: Letters) -> Result<Words<'a>, Optio
     while let Some(word) = words.next() {
         let mut rest = match word.strip_prefix('-') {
             Some("-") => {
+                parsed.ended = true;
                 parsed.arguments.extend(words);
                 break;
             }

@@ -1,20 +1,22 @@
-//! A session: an image on a queue, and the requests that it still waits for.
+//! A session: a queue, the image that is open on it, and the requests that it still waits for.
 
-use std::collections::HashMap;
 use std::time::{Duration, Instant};
 
-use blkring_engine::{
-    Access, BufferPool, Completion, Disk, Flags, IoError, IoMem, Queue, Request, WouldBlock,
-};
+use blkring_engine::{Access, Flags, IoError, Queue, QueueOptions, QueueSeed, Request};
 
-use super::check::Check;
-use super::command::{self, COMMANDS, Command, Dump, Fill, Kind, Transfer, Wait, usage};
-use super::text::{Style, dump, human, report};
+use super::blocks;
+use super::command::{self, Command, Kind, Present, Transfer, Wait};
+use super::help;
+use super::opened::{Closed, Opened};
+use super::pending::{Pending, Requests};
+use super::text::{Style, human};
+use super::truncate;
+use super::wish::{Change, CopyOnRead, Discard, Wish};
 use crate::disk::AnyDisk;
 use crate::failure::Failure;
+use crate::image_name::Syntax;
 use crate::name;
-use crate::options::CacheMode;
-use crate::text::{describe, reason};
+use crate::text::describe;
 
 /// What comes after a command.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -27,40 +29,64 @@ pub enum Next {
     Quit,
 }
 
+/// How the words for images that are opened by commands are read, and what holds for every request.
+#[derive(Debug, Clone, Copy)]
+pub struct Settings {
+    /// How a word for an image is read.
+    pub syntax: Syntax,
+    /// Where buffers begin.
+    pub placement: Placement,
+}
+
+/// Where buffers begin.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Placement {
+    /// Where direct I/O wants them.
+    Aligned,
+    /// Elsewhere, so that direct I/O has to copy.
+    Misaligned,
+}
+
 /// The state between commands.
-pub struct Session<'a> {
+pub struct Session {
     queue: Queue,
-    disk: Disk,
-    image: &'a AnyDisk,
-    access: Access,
-    cache: CacheMode,
-    /// What was begun and has not ended, by user data.
-    pending: HashMap<u64, Pending>,
-    /// The user data of the next request.
-    next: u64,
+    settings: Settings,
+    opened: Option<Opened>,
+    requests: Requests,
 }
 
-/// A request on its way, with what is to be told at its end.
-struct Pending {
-    name: &'static str,
-    verb: &'static str,
-    offset: u64,
-    len: u64,
-    style: Style,
-    read: Option<(IoMem, Option<Check>, Dump)>,
-    begun: Instant,
-}
+impl Session {
+    /// A session in which no image is open.
+    ///
+    /// # Errors
+    /// If there is no ring.
+    pub fn new(settings: Settings) -> Result<Self, Failure> {
+        let queue = new_queue()?;
+        Ok(Session { queue, settings, opened: None, requests: Requests::default() })
+    }
 
-impl<'a> Session<'a> {
-    /// A session on `disk`, which is `image` on `queue`.
-    pub fn new(
-        queue: Queue,
-        disk: Disk,
-        image: &'a AnyDisk,
-        access: Access,
-        cache: CacheMode,
-    ) -> Self {
-        Session { queue, disk, image, access, cache, pending: HashMap::new(), next: 0 }
+    /// Opens the first image.
+    ///
+    /// # Errors
+    /// If it cannot be opened.
+    pub fn begin_with(&mut self, wish: &Wish) -> Result<(), Failure> {
+        self.opened = Some(Opened::open(&mut self.queue, wish)?);
+        Ok(())
+    }
+
+    /// Whether something was begun and has not ended.
+    pub fn is_busy(&self) -> bool {
+        !self.requests.is_empty()
+    }
+
+    /// Lets what was begun go on, for a moment.
+    ///
+    /// # Errors
+    /// If the queue fails as a whole.
+    pub fn turn(&mut self) -> Result<(), Failure> {
+        self.queue.turn()?;
+        self.requests.take_completions(&mut self.queue);
+        Ok(())
     }
 
     /// Runs one line.
@@ -68,7 +94,8 @@ impl<'a> Session<'a> {
     /// # Errors
     /// If the queue fails as a whole. What a request meets is printed.
     pub fn execute(&mut self, line: &str) -> Result<Next, Failure> {
-        let command = match command::parse(line) {
+        let present = if self.opened.is_some() { Present::Image } else { Present::Nothing };
+        let command = match command::parse(line, present) {
             Ok(None) => return Ok(Next::Go),
             Ok(Some(command)) => command,
             Err(complaint) => {
@@ -76,29 +103,25 @@ impl<'a> Session<'a> {
                 return Ok(Next::GoFailed);
             }
         };
-        match command {
-            Command::Transfer(transfer) => self.transfer(&transfer),
-            Command::Discard { offset, len, style } => self.discard(offset, len, style),
-            Command::AioFlush => self.drain(),
-            Command::Flush => self.flush(),
-            Command::Length => {
-                println!("{}", human(self.disk.size() as f64));
-                Ok(Next::Go)
+        let Some(mut opened) = self.opened.take() else { return self.without(command) };
+        let next = self.with(&mut opened, command);
+        match next {
+            Ok(After::Keep(next)) => {
+                self.opened = Some(opened);
+                Ok(next)
             }
-            Command::Info => {
-                print!("{}", self.image.summary());
-                Ok(Next::Go)
-            }
-            Command::Sleep(milliseconds) => self.sleep(Duration::from_millis(milliseconds)),
-            Command::Help(Some(entry)) => {
-                println!("{}", usage(entry));
-                Ok(Next::Go)
-            }
-            Command::Help(None) => {
-                COMMANDS.iter().for_each(|entry| println!("{}", usage(entry)));
-                Ok(Next::Go)
-            }
-            Command::Quit => Ok(Next::Quit),
+            Ok(After::Close) => self.close(opened)?.map_or_else(told, |_| Ok(Next::Go)),
+            Ok(After::Reopen(change)) => match self.close(opened)? {
+                Ok(closed) => match Opened::reopen(&mut self.queue, closed, &change) {
+                    Ok(again) => {
+                        self.opened = Some(again);
+                        Ok(Next::Go)
+                    }
+                    Err(failure) => told(failure),
+                },
+                Err(failure) => told(failure),
+            },
+            Err(failure) => Err(failure),
         }
     }
 
@@ -107,52 +130,157 @@ impl<'a> Session<'a> {
     /// # Errors
     /// If the queue fails as a whole, or the image cannot be closed.
     pub fn finish(mut self) -> Result<(), Failure> {
-        self.drain()?;
-        self.image.close(&mut self.queue)
+        self.requests.drain(&mut self.queue)?;
+        match self.opened.take() {
+            Some(opened) => opened.close(&mut self.queue).map(drop),
+            None => Ok(()),
+        }
+    }
+
+    /// Closes the image when everything has ended, and begins a new queue: the old one keeps the files of the image open
+    /// as long as it lives. The inner error is of the image.
+    fn close(&mut self, opened: Opened) -> Result<Result<Closed, Failure>, Failure> {
+        self.requests.drain(&mut self.queue)?;
+        let closed = opened.close(&mut self.queue);
+        self.queue = new_queue()?;
+        Ok(closed)
+    }
+
+    /// A command while no image is open: only those come here that need none.
+    fn without(&mut self, command: Command) -> Result<Next, Failure> {
+        match command {
+            Command::Open(wish) => {
+                let wish = Wish { syntax: self.settings.syntax, ..wish };
+                self.begin_with(&wish).map_or_else(told, |()| Ok(Next::Go))
+            }
+            other => self.anywhere(other),
+        }
+    }
+
+    /// A command that has nothing to do with an image.
+    fn anywhere(&mut self, command: Command) -> Result<Next, Failure> {
+        match command {
+            Command::Sleep(milliseconds) => self.sleep(Duration::from_millis(milliseconds)),
+            Command::Help(None) => {
+                print!("{}", help::list());
+                Ok(Next::Go)
+            }
+            Command::Help(Some((entry, name))) => {
+                print!("{}", help::about(&name, entry));
+                Ok(Next::Go)
+            }
+            Command::Say(text) => {
+                println!("{text}");
+                Ok(Next::Go)
+            }
+            Command::Unsupported { what } => {
+                println!("{what}: Operation not supported");
+                Ok(Next::GoFailed)
+            }
+            Command::Abort => std::process::abort(),
+            Command::Raise(signal) => {
+                raise(signal);
+                Ok(Next::Go)
+            }
+            _ => Ok(Next::Quit),
+        }
+    }
+
+    fn with(&mut self, opened: &mut Opened, command: Command) -> Result<After, Failure> {
+        let next = match command {
+            Command::Transfer(transfer) => self.transfer(opened, &transfer)?,
+            Command::Discard { offset, len, style } => self.discard(opened, offset, len, style)?,
+            Command::AioFlush => {
+                self.requests.drain(&mut self.queue)?;
+                Next::Go
+            }
+            Command::Flush => self.flush(opened)?,
+            Command::Truncate { size, mode } => {
+                self.requests.drain(&mut self.queue)?;
+                complained(truncate::run(&mut self.queue, opened, size, &mode)?)
+            }
+            Command::Length => {
+                println!("{}", human(opened.size() as f64));
+                Next::Go
+            }
+            Command::Info => {
+                print!("{}", opened.image.summary());
+                Next::Go
+            }
+            Command::Alloc { offset, len } => {
+                let lines = blocks::alloc(&mut self.queue, opened, offset, len)?;
+                printed("is_allocated", lines)
+            }
+            Command::Map => printed("map", blocks::map(&mut self.queue, opened)?),
+            Command::Close => return Ok(After::Close),
+            Command::Reopen(change) => return Ok(After::Reopen(change)),
+            Command::Open(_) => {
+                name::complain("file open already, try 'help close'");
+                Next::GoFailed
+            }
+            other => self.anywhere(other)?,
+        };
+        Ok(After::Keep(next))
     }
 
     /// How a request for bytes fails is no failure of a command that does not wait for it.
-    fn transfer(&mut self, transfer: &Transfer) -> Result<Next, Failure> {
-        let write = !matches!(transfer.kind, Kind::Read { .. });
-        if write && self.refuses_writes() {
+    fn transfer(&mut self, opened: &Opened, transfer: &Transfer) -> Result<Next, Failure> {
+        let write = transfer.changes();
+        if write && refuses_writes(opened) {
             return Ok(Next::GoFailed);
         }
-        let memory = match buffers(transfer) {
+        let memory = match transfer.buffers(self.settings.placement) {
             Ok(memory) => memory,
             Err(complaint) => {
                 eprintln!("{complaint}");
                 return Ok(Next::GoFailed);
             }
         };
-        let flags = if write { transfer.flags | self.cache.write_flags() } else { Flags::empty() };
         let offset = transfer.offset;
+        let mut flags =
+            if write { transfer.flags | opened.cache().write_flags() } else { Flags::empty() };
+        if opened.discard == Discard::Ignored {
+            flags.remove(Flags::MAY_UNMAP);
+        }
         let (request, read) = match transfer.kind {
             Kind::Read { check, dump } => {
                 (Request::read(offset, memory.clone()), Some((memory, check, dump)))
             }
             Kind::Write(_) => (Request::write(offset, memory).with(flags), None),
             Kind::Zero => (Request::write_zeroes(offset, transfer.len()).with(flags), None),
+            Kind::State | Kind::Compressed(_) => return Ok(unsupported(opened, transfer)),
         };
-        let id = self.begin(
-            request,
-            Pending {
-                name: transfer.name,
-                verb: if write { "wrote" } else { "read" },
-                offset,
-                len: transfer.len(),
-                style: transfer.style,
-                read,
-                begun: Instant::now(),
-            },
-        )?;
+        if read.is_some() && opened.copy_on_read == CopyOnRead::Yes {
+            self.requests.drain(&mut self.queue)?;
+            if let Err(error) = blocks::copy(&mut self.queue, opened, offset, transfer.len())? {
+                println!("{} failed: {}", transfer.name, describe(error.errno));
+                return Ok(Next::GoFailed);
+            }
+        }
+        let pending = Pending {
+            name: transfer.name,
+            verb: if write { "wrote" } else { "read" },
+            offset,
+            len: transfer.len(),
+            style: transfer.style,
+            read,
+            begun: Instant::now(),
+        };
+        let id = self.requests.begin(&mut self.queue, &opened.disk, request, pending)?;
         match transfer.wait {
-            Wait::Now => self.wait_for(id),
+            Wait::Now => self.requests.wait_for(&mut self.queue, id),
             Wait::Later => Ok(Next::Go),
         }
     }
 
-    fn discard(&mut self, offset: u64, len: u64, style: Style) -> Result<Next, Failure> {
-        if self.refuses_writes() {
+    fn discard(
+        &mut self,
+        opened: &Opened,
+        offset: u64,
+        len: u64,
+        style: Style,
+    ) -> Result<Next, Failure> {
+        if refuses_writes(opened) {
             return Ok(Next::GoFailed);
         }
         let pending = Pending {
@@ -164,12 +292,17 @@ impl<'a> Session<'a> {
             read: None,
             begun: Instant::now(),
         };
-        let id = self.begin(Request::discard(offset, len), pending)?;
-        self.wait_for(id)
+        let inside = offset.checked_add(len).is_some_and(|end| end <= opened.size());
+        if opened.discard == Discard::Ignored && inside {
+            return Ok(pending.end(Ok(())));
+        }
+        let request = Request::discard(offset, len);
+        let id = self.requests.begin(&mut self.queue, &opened.disk, request, pending)?;
+        self.requests.wait_for(&mut self.queue, id)
     }
 
-    fn flush(&mut self) -> Result<Next, Failure> {
-        if !self.cache.flushes() || self.access == Access::ReadOnly {
+    fn flush(&mut self, opened: &Opened) -> Result<Next, Failure> {
+        if !opened.cache().flushes() || opened.access() == Access::ReadOnly {
             return Ok(Next::Go);
         }
         let pending = Pending {
@@ -181,134 +314,92 @@ impl<'a> Session<'a> {
             read: None,
             begun: Instant::now(),
         };
-        let id = self.begin(Request::flush(), pending)?;
-        self.wait_for(id)
-    }
-
-    fn refuses_writes(&self) -> bool {
-        if self.access == Access::ReadOnly {
-            name::complain("Block node is read-only");
-        }
-        self.access == Access::ReadOnly
-    }
-
-    /// Hands a request to the queue, waiting for room if there is none.
-    fn begin(&mut self, request: Request, pending: Pending) -> Result<u64, Failure> {
-        let id = self.next;
-        self.next += 1;
-        let mut request = request;
-        while let Err(WouldBlock(back)) = self.disk.queue(request, id) {
-            request = back;
-            self.queue.wait()?;
-            self.take_completions();
-        }
-        self.pending.insert(id, pending);
-        Ok(id)
-    }
-
-    fn wait_for(&mut self, id: u64) -> Result<Next, Failure> {
-        let mut next = Next::Go;
-        while self.pending.contains_key(&id) {
-            self.queue.wait()?;
-            if let Some(failed) = self.take_completions().into_iter().find(|ended| ended.0 == id) {
-                next = failed.1;
-            }
-        }
-        Ok(next)
-    }
-
-    fn drain(&mut self) -> Result<Next, Failure> {
-        while !self.pending.is_empty() {
-            self.queue.wait()?;
-            self.take_completions();
-        }
-        Ok(Next::Go)
+        let request = Request::flush();
+        let id = self.requests.begin(&mut self.queue, &opened.disk, request, pending)?;
+        self.requests.wait_for(&mut self.queue, id)
     }
 
     /// The queue goes on while the session sleeps: what was begun ends and is told.
     fn sleep(&mut self, duration: Duration) -> Result<Next, Failure> {
         /// How long a request that ends may stay unnoticed.
         const STEP: Duration = Duration::from_millis(1);
-        let end = Instant::now() + duration;
+        let begun = Instant::now();
         loop {
-            let left = end.saturating_duration_since(Instant::now());
-            if self.pending.is_empty() || left.is_zero() {
+            let left = duration.saturating_sub(begun.elapsed());
+            if !self.is_busy() || left.is_zero() {
                 std::thread::sleep(left);
                 return Ok(Next::Go);
             }
-            self.queue.turn()?;
-            self.take_completions();
+            self.turn()?;
             std::thread::sleep(left.min(STEP));
         }
     }
+}
 
-    /// Tells of what has ended.
-    fn take_completions(&mut self) -> Vec<(u64, Next)> {
-        let mut ended = Vec::new();
-        for Completion { user_data, result, .. } in self.queue.completions() {
-            if let Some(pending) = self.pending.remove(&user_data) {
-                ended.push((user_data, pending.end(result)));
-            }
+fn new_queue() -> Result<Queue, Failure> {
+    Ok(QueueSeed::new(QueueOptions::default())?.start()?)
+}
+
+/// What becomes of the open image after a command.
+enum After {
+    Keep(Next),
+    Close,
+    Reopen(Change),
+}
+
+/// A failure of a command: the session goes on.
+fn told(failure: Failure) -> Result<Next, Failure> {
+    name::complain(failure.text(name::own()));
+    Ok(Next::GoFailed)
+}
+
+fn complained(result: Result<(), String>) -> Next {
+    match result {
+        Ok(()) => Next::Go,
+        Err(text) => {
+            name::complain(text);
+            Next::GoFailed
         }
-        ended
     }
 }
 
-impl Pending {
-    fn end(self, result: Result<(), IoError>) -> Next {
-        let taken = self.begun.elapsed();
-        if let Err(error) = result {
-            println!("{} failed: {}", self.name, describe(error.errno));
-            return Next::GoFailed;
+fn printed(what: &str, result: Result<String, IoError>) -> Next {
+    match result {
+        Ok(text) => {
+            print!("{text}");
+            Next::Go
         }
-        let mut next = Next::Go;
-        if let Some((memory, check, dumped)) = self.read {
-            let bytes = memory.to_vec();
-            if let Some(complaint) = check.and_then(|check| check.complaint(self.offset, &bytes)) {
-                println!("{complaint}");
-                next = Next::GoFailed;
-            }
-            if dumped == Dump::Yes && self.style != Style::Quiet {
-                print!("{}", dump(self.offset, &bytes));
-            }
+        Err(error) => {
+            println!("{what} failed: {}", describe(error.errno));
+            Next::GoFailed
         }
-        print!("{}", report(self.style, self.verb, self.offset, self.len, taken));
-        next
     }
 }
 
-/// The memory of a request, aligned for direct I/O where the lengths allow it, with what is to be written.
-fn buffers(transfer: &Transfer) -> Result<IoMem, String> {
-    if matches!(transfer.kind, Kind::Zero) {
-        return Ok(IoMem::from(Vec::new()));
+fn refuses_writes(opened: &Opened) -> bool {
+    if opened.access() == Access::ReadOnly {
+        name::complain("Block node is read-only");
     }
-    let lengths = transfer.lengths.iter().map(|len| usize::try_from(*len).unwrap_or(usize::MAX));
-    let lengths: Vec<usize> = lengths.collect();
-    let pool = BufferPool::new(usize::MAX);
-    let parts = lengths.into_iter().map(|len| {
-        pool.try_take(len).map(|buffer| buffer.mem()).ok_or_else(|| "Out of memory".to_owned())
-    });
-    let parts: Vec<IoMem> = parts.collect::<Result<_, _>>()?;
-    let memory = match parts {
-        ref parts if parts.len() == 1 => parts[0].clone(),
-        parts => IoMem::concat(&parts),
-    };
-    match &transfer.kind {
-        Kind::Write(Fill::Byte(byte)) => memory.fill(0..memory.len(), *byte),
-        Kind::Write(Fill::File(path)) => {
-            let bytes =
-                std::fs::read(path).map_err(|error| format!("{path}: {}", reason(&error)))?;
-            if bytes.is_empty() {
-                return Err(format!("{path}: file is empty"));
-            }
-            let mut at = 0;
-            while at < memory.len() {
-                let part = bytes.len().min(memory.len() - at);
-                memory.copy_in(at, bytes.get(..part).unwrap_or_default());
-                at += part;
-            }
-        }
-        Kind::Read { .. } | Kind::Zero => (),
+    opened.access() == Access::ReadOnly
+}
+
+/// What a raw image has not, nor QEMU's; of qcow2 images it is said what is missing.
+fn unsupported(opened: &Opened, transfer: &Transfer) -> Next {
+    println!("{} failed: Operation not supported", transfer.name);
+    if matches!(opened.image, AnyDisk::Qcow2(_)) {
+        name::complain(match transfer.kind {
+            Kind::State => "-b: the state of a virtual machine cannot be read or written here",
+            _ => "-c: compressed writes are not supported here",
+        });
     }
-    Ok(memory)
+    Next::GoFailed
+}
+
+/// Sends a signal to this process; one that there is not is passed over.
+fn raise(signal: i32) {
+    let known = rustix::process::Signal::from_named_raw(signal);
+    let sent = known.map(|signal| rustix::process::kill_process(rustix::process::getpid(), signal));
+    if let Some(Err(error)) = sent {
+        name::complain(format!("signal {signal}: {error}"));
+    }
 }

@@ -8,6 +8,7 @@ use blkring_engine::tracker::Class;
 
 use super::Image;
 use super::layer::{Layer, Pin};
+use super::options::AllocPolicy;
 use super::plan::BackingEnd;
 use super::slices::Order;
 use super::state::{SharedJob, State};
@@ -186,7 +187,7 @@ impl Image {
         let mut held = None;
         while done < count {
             let next = GuestCluster::new(first.get() + done);
-            match self.top.zero_step(next, count - done, wanted, self.backing_end())? {
+            match self.top.zero_step(next, count - done, wanted, self.seen_below(wanted))? {
                 Step::Load(job, pin) => {
                     held = Some(pin);
                     job.join().await?;
@@ -201,6 +202,17 @@ impl Image {
         }
         drop(held);
         Ok(())
+    }
+
+    /// Up to where clusters that are nowhere get an entry that says zero. By QEMU's policy a zero-write always leaves
+    /// one, so that the zeros stay whatever is put below the image later.
+    fn seen_below(&self, wanted: Wanted) -> BackingEnd {
+        match (self.top.policy, wanted) {
+            (AllocPolicy::PerAllocation, Wanted::Zeros | Wanted::ZerosUnmapped) => {
+                BackingEnd(u64::MAX)
+            }
+            _ => self.backing_end(),
+        }
     }
 
     /// When too much is unlinked and held back, a flush lets it go.
