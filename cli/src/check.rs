@@ -1,18 +1,18 @@
 //! `blkring check`: whether the metadata of an image is right.
 
-use std::fs::File;
 use std::io;
 use std::os::unix::fs::{FileExt, MetadataExt};
 use std::path::Path;
 use std::process::ExitCode;
 
+use blkring_engine::{Access, Claim, LockedFile};
 use blkring_qcow2::{CheckError, CheckLimits, CheckReport, Finding, ReadAt, Severity, check};
 use clap::Args;
 use serde::Serialize;
 
 use crate::failure::Failure;
 use crate::image_name::ImageName;
-use crate::options::{Format, Output, output};
+use crate::options::{Format, Output, Share, output};
 use crate::reason::Reason;
 use crate::source::Source;
 use crate::{json, name, probe};
@@ -46,7 +46,7 @@ pub fn run(options: &Options) -> Result<ExitCode, Failure> {
         name::complain("This image format does not support checks");
         return Ok(ExitCode::from(UNSUPPORTED));
     }
-    let report = image(&name, &mut |finding| match finding.severity() {
+    let report = image(&name, options.source.share(), &mut |finding| match finding.severity() {
         Severity::Corruption | Severity::CheckError => eprintln!("ERROR {finding}"),
         Severity::Leak => eprintln!("Leaked: {finding}"),
     })?;
@@ -59,10 +59,18 @@ pub fn run(options: &Options) -> Result<ExitCode, Failure> {
 }
 
 /// Checks the qcow2 image `name`; each finding is told to `sink`.
-pub fn image(name: &ImageName, sink: &mut dyn FnMut(&Finding)) -> Result<CheckReport, Failure> {
+pub fn image(
+    name: &ImageName,
+    share: Share,
+    sink: &mut dyn FnMut(&Finding),
+) -> Result<CheckReport, Failure> {
     let path = name.path();
     let cannot_open = |reason| Failure::open(name, reason);
-    let file = probe::open(path).map_err(cannot_open)?;
+    let claim = match name.share(share) {
+        Share::Locked => Claim::exclusive(Access::ReadOnly),
+        Share::Forced => Claim::shared(Access::ReadOnly),
+    };
+    let file = probe::locked(path, name.locking(), claim).map_err(cannot_open)?;
     let metadata = file.metadata();
     let metadata = metadata.map_err(|error| cannot_open(Reason::system(path, &error)))?;
     let limits = CheckLimits::for_stored(metadata.blocks() * 512);
@@ -74,7 +82,7 @@ pub fn image(name: &ImageName, sink: &mut dyn FnMut(&Finding)) -> Result<CheckRe
 }
 
 struct CheckedFile {
-    file: File,
+    file: LockedFile,
     len: u64,
 }
 

@@ -10,14 +10,16 @@ use std::os::unix::fs::{FileExt, MetadataExt};
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
+use blkring_engine::{Claim, LockMode, LockedFile};
 use blkring_qcow2::{Backing, Compatible, CreateError, CreateOptions, Layout};
 use clap::Args;
 
 use crate::failure::Failure;
-use crate::name::Name;
+use crate::name::{self, Name};
 use crate::number::sizes;
 use crate::options::{Format, format};
 use crate::probe;
+use crate::reason::Reason;
 use crate::text::reason;
 
 use format_options::FormatOptions;
@@ -91,9 +93,8 @@ fn create_raw(options: &Options, given: &FormatOptions) -> Result<(), Failure> {
 /// # Errors
 /// Of the file.
 pub fn raw(path: &Path, size: u64) -> Result<(), Failure> {
-    let made = File::create(path).and_then(|file| {
-        file.set_len(size.next_multiple_of(SECTOR)).and_then(|()| file.sync_all())
-    });
+    let file = emptied(path)?;
+    let made = file.set_len(size.next_multiple_of(SECTOR)).and_then(|()| file.sync_all());
     made.map_err(|error| cannot_create(path, &error))
 }
 
@@ -189,11 +190,24 @@ pub fn image(path: &Path, plan: &CreateOptions) -> Result<(), Failure> {
         }
         other => failure(path, other),
     })?;
-    write(path, &layout).map_err(|error| cannot_create(path, &error))
+    let file = emptied(path)?;
+    write(&file, &layout).map_err(|error| cannot_create(path, &error))
 }
 
-fn write(path: &Path, layout: &Layout) -> io::Result<()> {
-    let file = File::create(path)?;
+/// The file of a new image: there, empty, and locked, which comes before anything that it held is gone.
+fn emptied(path: &Path) -> Result<LockedFile, Failure> {
+    let mut options = File::options();
+    let opened = options.read(true).write(true).create(true).truncate(false).open(path);
+    let file = opened.map_err(|error| cannot_create(path, &error))?;
+    let name = path.to_string_lossy().into();
+    let file = LockedFile::new(file, &name, LockMode::Auto, Claim::create()).map_err(|error| {
+        failure(path, Reason::lock(&error).text(name::own(), &path.display().to_string()))
+    })?;
+    file.set_len(0).map_err(|error| cannot_create(path, &error))?;
+    Ok(file)
+}
+
+fn write(file: &File, layout: &Layout) -> io::Result<()> {
     file.set_len(layout.file_length)?;
     for write in &layout.writes {
         file.write_all_at(&write.bytes, write.offset.get())?;

@@ -4,7 +4,9 @@ use std::path::Path;
 use std::sync::{Arc, Mutex};
 
 use blkring_engine::tracker::Statistics;
-use blkring_engine::{Access, Disk, LaneCounts, OpenError, OpenOptions, Queue, RawDisk, Storage};
+use blkring_engine::{
+    Access, Claim, Disk, LaneCounts, LockMode, OpenError, OpenOptions, Queue, RawDisk, Storage,
+};
 use blkring_qcow2::{AllocPolicy, FileOpener, Image, ImageOptions, Opener};
 
 use crate::failure::Failure;
@@ -26,6 +28,8 @@ pub struct Opening {
     pub policy: AllocPolicy,
     /// Whether others may have it open.
     pub share: Share,
+    /// Whether the files are locked.
+    pub locking: LockMode,
 }
 
 impl Opening {
@@ -36,6 +40,7 @@ impl Opening {
             cache: CacheMode::Writeback,
             policy: AllocPolicy::default(),
             share: Share::Locked,
+            locking: LockMode::Auto,
         }
     }
 
@@ -45,16 +50,32 @@ impl Opening {
         if wishes.read_only == Some(true) && self.access == Access::ReadWrite {
             return Err(Failure::open(image, Reason::words("Block node is read-only")));
         }
-        if wishes.force_share == Some(true) {
-            self.share = Share::Forced;
+        self.share = image.share(self.share);
+        if self.share == Share::Forced && self.access == Access::ReadWrite {
+            let text = "force-share=on can only be used with read-only images";
+            return Err(Failure::open(image, Reason::words(text)));
         }
+        self.locking = wishes.locking.unwrap_or(self.locking);
         self.cache = self.cache.wished(wishes.direct, wishes.no_flush);
         Ok(self)
     }
 
     fn file(&self) -> OpenOptions {
         let options = OpenOptions::new().access(self.access).cache(self.cache.cache());
-        options.flushing(self.cache.flushing())
+        let options = options.flushing(self.cache.flushing()).lock(self.locking);
+        match self.share {
+            Share::Locked => options,
+            Share::Forced => options.force_share(),
+        }
+    }
+
+    /// The file of an image of this format. Nobody else's business is in the way of one who reads or writes a raw
+    /// image, whose bytes say nothing of each other.
+    fn top(&self, format: Format) -> OpenOptions {
+        match format {
+            Format::Qcow2 => self.file(),
+            Format::Raw => self.file().claim(Claim::shared(self.access)),
+        }
     }
 }
 
@@ -82,7 +103,7 @@ impl AnyDisk {
         let path = image.path();
         let probed = || probe::format(path).map_err(|reason| Failure::open(image, reason));
         let format = image.format().map_or_else(probed, Ok)?;
-        let storage = Storage::open(path, &opening.file())
+        let storage = Storage::open(path, &opening.top(format))
             .map_err(|error| Failure::open_storage(image, &error))?;
         match format {
             Format::Qcow2 => Self::open_qcow2(queue, image, storage, opening),

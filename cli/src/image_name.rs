@@ -4,9 +4,11 @@ use std::collections::BTreeMap;
 use std::ffi::OsStr;
 use std::path::{Path, PathBuf};
 
+use blkring_engine::LockMode;
+
 use crate::failure::Failure;
 use crate::name::{self, Name};
-use crate::options::{self, Format};
+use crate::options::{self, Format, Share};
 use crate::reason::Reason;
 
 mod node;
@@ -110,6 +112,16 @@ impl ImageName {
     /// Its format, if it was given.
     pub fn format(&self) -> Option<Format> {
         self.wishes.format
+    }
+
+    /// Whether locks of others count, for a command that was told `share`.
+    pub fn share(&self, share: Share) -> Share {
+        if self.wishes.force_share == Some(true) { Share::Forced } else { share }
+    }
+
+    /// Whether the file is locked.
+    pub fn locking(&self) -> LockMode {
+        self.wishes.locking.unwrap_or_default()
     }
 
     /// What else was said about it.

@@ -6,6 +6,7 @@ use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 use std::process::ExitCode;
 
+use blkring_engine::{Claim, Permissions};
 use blkring_qcow2::{Access, Compatible, Compression, Header, Incompatible, Version};
 use clap::Args;
 use serde::Serialize;
@@ -13,7 +14,7 @@ use serde::Serialize;
 use crate::failure::Failure;
 use crate::image_name::ImageName;
 use crate::number::short;
-use crate::options::{Format, Output, output};
+use crate::options::{Format, Output, Share, output};
 use crate::reason::Reason;
 use crate::source::Source;
 use crate::{json, probe};
@@ -34,7 +35,8 @@ pub struct Options {
 /// Runs the command.
 pub fn run(options: &Options) -> Result<ExitCode, Failure> {
     let image = options.source.name()?;
-    let info = Info::of(&image).map_err(|reason| Failure::open(&image, reason))?;
+    let info =
+        Info::of(&image, options.source.share()).map_err(|reason| Failure::open(&image, reason))?;
     match options.output {
         Output::Json => json::print(&info),
         Output::Human => print!("{}", info.human()),
@@ -140,14 +142,25 @@ impl Qcow2Info {
 }
 
 impl Info {
-    fn of(image: &ImageName) -> Result<Info, Reason> {
+    fn of(image: &ImageName, share: Share) -> Result<Info, Reason> {
         let path = image.path();
         let format = image.format().map_or_else(|| probe::format(path), Ok)?;
-        let file = probe::open(path)?;
+        // A raw image is looked at from outside only. Of others the header is read, which nobody is to change then.
+        let nothing = Claim { uses: Permissions::empty(), denies: Permissions::empty() };
+        let claim = match (format, image.share(share)) {
+            (Format::Qcow2, Share::Locked) => Claim {
+                uses: Permissions::empty(),
+                ..Claim::exclusive(blkring_engine::Access::ReadOnly)
+            },
+            (Format::Raw, _) | (_, Share::Forced) => nothing,
+        };
+        let file = probe::locked(path, image.locking(), claim)?;
         let metadata = file.metadata().map_err(|error| Reason::system(path, &error))?;
         Ok(match format {
             Format::Raw => Info::raw(path, &metadata),
-            Format::Qcow2 => Info::qcow2(path, &metadata, &probe::header(path, Access::Read)?),
+            Format::Qcow2 => {
+                Info::qcow2(path, &metadata, &probe::header_of(&file, path, Access::Read)?)
+            }
         })
     }
 

@@ -5,6 +5,7 @@ use std::io::{self, Read};
 use std::os::unix::fs::{FileExt, OpenOptionsExt};
 use std::path::Path;
 
+use blkring_engine::{Claim, LockMode, LockedFile};
 use blkring_qcow2::{Access, HEADER_PREFIX_BYTES, Header, HeaderError};
 
 use crate::options::Format;
@@ -82,6 +83,12 @@ pub fn open(path: &Path) -> Result<File, Reason> {
     Err(not_regular(&path.display().to_string(), what))
 }
 
+/// The same, locked: who cannot be locked out is told.
+pub fn locked(path: &Path, mode: LockMode, claim: Claim) -> Result<LockedFile, Reason> {
+    let name = path.to_string_lossy().into();
+    LockedFile::new(open(path)?, &name, mode, claim).map_err(|error| Reason::lock(&error))
+}
+
 /// Why there is no header.
 #[derive(Debug, thiserror::Error)]
 pub enum ProbeError {
@@ -95,8 +102,12 @@ pub enum ProbeError {
 
 /// The header of the qcow2 image at `path`, if `access` can handle it.
 pub fn header(path: &Path, access: Access) -> Result<Header, Reason> {
-    let file = open(path)?;
-    read_header(&file, access).map_err(|error| match error {
+    header_of(&open(path)?, path, access)
+}
+
+/// The header of the qcow2 image in `file`, which is open as `path`.
+pub fn header_of(file: &File, path: &Path, access: Access) -> Result<Header, Reason> {
+    read_header(file, access).map_err(|error| match error {
         ProbeError::Io(error) => Reason::system(path, &error),
         ProbeError::Header(error) => Reason::header(&error),
     })

@@ -6,7 +6,7 @@
 
 use std::path::Path;
 
-use blkring_engine::OpenError as FileError;
+use blkring_engine::{Conflict, LockError, OpenError as FileError};
 use blkring_qcow2::{HeaderError, OpenError};
 
 use crate::name::Name;
@@ -56,8 +56,25 @@ impl Reason {
                 Reason::File { path: error.path.to_string(), errno: error.errno }
             }
             FileError::NotRegular { path, what } => not_regular(path, what),
+            FileError::Lock(error) => Reason::lock(error),
             other => Reason::Words(other.to_string()),
         }
+    }
+
+    /// Why a file cannot be locked. Under the program's own name with who stands in the way, if that is known.
+    pub fn lock(error: &LockError) -> Self {
+        let LockError::Conflict { path, conflict, holder, .. } = error else {
+            return Reason::Words(error.to_string());
+        };
+        let theirs = match conflict {
+            Conflict::Byte(_) => conflict.to_string(),
+            _ => format!("{conflict}\nIs another process using the image [{path}]?"),
+        };
+        let own = match holder {
+            Some(holder) => format!("{theirs}\nIt is held by {holder}."),
+            None => theirs.clone(),
+        };
+        Reason::Either { own, theirs }
     }
 
     /// What is wrong with a header of the file at `path`.
@@ -87,6 +104,11 @@ impl Reason {
                 let own = format!("{}: ", path.display());
                 Reason::Words(text.strip_prefix(&own).map(str::to_owned).unwrap_or(text))
             }
+        };
+        // Of a lock it is not told how far down it is.
+        let depth = match error {
+            OpenError::Storage(FileError::Lock(_)) => depth.min(1),
+            _ => depth,
         };
         (0..depth).fold(reason, |reason, _| Reason::Backing(Box::new(reason)))
     }

@@ -10,6 +10,7 @@ pub mod crowd;
 pub mod deadline;
 pub mod duo;
 pub mod fs;
+pub mod holder;
 pub mod hostile;
 pub mod image_world;
 pub mod images;

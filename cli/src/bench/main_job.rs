@@ -14,7 +14,7 @@ use crate::disk::{AnyDisk, Opening};
 use crate::failure::Failure;
 use crate::image_name::ImageName;
 use crate::number::{counts, short, sizes};
-use crate::options::{CacheMode, Format};
+use crate::options::{CacheMode, Format, Share};
 use crate::{check, create};
 
 /// Options of the main job.
@@ -180,7 +180,7 @@ fn settings(all: &super::Options, cache: CacheMode) -> Settings {
 }
 
 fn check_image(name: &ImageName) -> Result<(), Failure> {
-    let report = check::image(name, &mut |finding| eprintln!("{finding}"))?;
+    let report = check::image(name, Share::Locked, &mut |finding| eprintln!("{finding}"))?;
     if !report.is_clean() {
         return Err(Failure::Unclean {
             path: name.given().to_owned(),

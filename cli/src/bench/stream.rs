@@ -70,7 +70,7 @@ pub(super) fn run(all: &super::Options) -> Result<(), Failure> {
     let access = if options.own.write { Access::ReadWrite } else { Access::ReadOnly };
     let mut queue = QueueSeed::new(stream.queue_options())?.start()?;
     let (cache, policy, share) = (options.cache, all.policy, all.source.share());
-    let opening = Opening { access, cache, policy, share };
+    let opening = Opening { access, cache, policy, share, ..Opening::read_only() };
     let image = AnyDisk::open(&mut queue, &name, opening)?;
     let disk = image.attach(&mut queue)?;
     announce(&stream, options);

@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 use std::path::PathBuf;
 
+use blkring_engine::LockMode;
 use serde_json::Value;
 
 use crate::options::{self, Format};
@@ -17,6 +18,8 @@ pub struct Wishes {
     pub read_only: Option<bool>,
     /// Whether locks of others are passed over.
     pub force_share: Option<bool>,
+    /// Whether the file is locked.
+    pub locking: Option<LockMode>,
     /// Whether the page cache is bypassed.
     pub direct: Option<bool>,
     /// Whether flushes are ignored.
@@ -35,7 +38,7 @@ const PASSED_OVER: &[&str] = &[
     "cache-clean-interval",
 ];
 const FILE_PASSED_OVER: &[&str] =
-    &["node-name", "detect-zeroes", "discard", "aio", "aio-max-batch", "locking", "read-only"];
+    &["node-name", "detect-zeroes", "discard", "aio", "aio-max-batch", "read-only"];
 
 /// Splits `name=value,name=value`; two commas stand for one in a value, and a name alone is switched on.
 pub fn keys_of_options(text: &str) -> Result<BTreeMap<String, String>, Reason> {
@@ -123,6 +126,10 @@ pub fn read(mut keys: BTreeMap<String, String>) -> Result<(PathBuf, Wishes), Rea
         match name.as_str() {
             "read-only" => wishes.read_only = Some(switch(&name, &value)?),
             "force-share" => wishes.force_share = Some(switch(&name, &value)?),
+            "file.locking" => {
+                let unknown = |_| Reason::Words(format!("invalid parameter value: {value}"));
+                wishes.locking = Some(value.parse().map_err(unknown)?);
+            }
             "cache.direct" | "file.cache.direct" => wishes.direct = Some(switch(&name, &value)?),
             "cache.no-flush" | "file.cache.no-flush" => {
                 wishes.no_flush = Some(switch(&name, &value)?);
