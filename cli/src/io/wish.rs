@@ -157,7 +157,13 @@ impl Wish {
                 "aio=native was specified, but it requires cache.direct=on, which was not specified.",
             );
         }
-        Ok(Opening { access, cache, share: self.share, policy: self.policy })
+        Ok(Opening {
+            access,
+            cache,
+            share: self.share,
+            policy: self.policy,
+            ..Opening::read_only()
+        })
     }
 }
 
