@@ -42,6 +42,8 @@ pub const NAMES: &[&str] = &[
     "every-writer-links",
     "table-switched-before-sync",
     "old-table-freed-before-switch",
+    "table-copy-without-sync",
+    "shared-written-in-place",
 ];
 
 /// A rule that can be broken.
@@ -120,6 +122,10 @@ pub enum Variant {
     TableSwitchedBeforeSync,
     /// A table that was replaced is freed before its replacement is durable.
     OldTableFreedBeforeSwitch,
+    /// The copy of a shared L2 table is named before it is durable.
+    TableCopyWithoutSync,
+    /// A cluster that others may refer to is written in place.
+    SharedWrittenInPlace,
 }
 
 /// Which rules are broken: none, unless the feature `variants` is on.

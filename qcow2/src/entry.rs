@@ -227,6 +227,11 @@ impl L2Entry {
     }
 }
 
+/// An entry of an L2 table that others may refer to as well: without the claim that its cluster has one reference.
+pub(crate) const fn without_claim(raw: u64) -> u64 {
+    if raw & COMPRESSED == 0 && raw & OFFSET != 0 { raw & !COPIED } else { raw }
+}
+
 /// An entry of the refcount table.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum RefTableEntry {

@@ -37,8 +37,7 @@ pub const MAX_BACKING_FORMAT_BYTES: usize = 15;
 /// What an image is opened for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Access {
-    /// To read guest data. A dirty or corrupt image may be read; so may the active layer of one
-    /// with snapshots.
+    /// To read guest data. A dirty or corrupt image may be read.
     Read,
     /// To read and write guest data.
     Write,

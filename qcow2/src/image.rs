@@ -35,6 +35,7 @@ mod resize;
 mod slices;
 mod state;
 mod statistics;
+mod table;
 mod tables;
 mod unlinks;
 mod write;

@@ -10,7 +10,7 @@ use zerocopy::{FromBytes, Immutable, KnownLayout, Unaligned};
 
 use crate::address::HostOffset;
 use crate::check::ReadAt;
-use crate::geometry::{Geometry, MAX_L1_BYTES, TABLE_ENTRY_BYTES};
+use crate::geometry::{Geometry, MAX_L1_BYTES, TABLE_ENTRY_BYTES, Version};
 use crate::header::{Header, L1Table};
 
 /// Snapshots that an image may have.
@@ -19,8 +19,9 @@ pub const MAX_SNAPSHOTS: u32 = 65536;
 /// Bytes that a snapshot table may have.
 pub const MAX_SNAPSHOT_TABLE_BYTES: u64 = 64 << 20;
 
-/// Bytes of extra data that a snapshot must and may have.
-const EXTRA_BYTES: std::ops::RangeInclusive<u32> = 16..=1024;
+/// Bytes of extra data that a snapshot must have from version 3 on, and may have.
+const MIN_EXTRA_BYTES: u32 = 16;
+const MAX_EXTRA_BYTES: u32 = 1024;
 
 /// More than the longest entry: the fixed part, extra data, an id and a name, all at their limits.
 const PIECE: u64 = 256 << 10;
@@ -41,8 +42,8 @@ pub struct Snapshot {
     pub date: (u32, u32),
     /// Nanoseconds that the guest had run.
     pub vm_clock_nsec: u64,
-    /// Bytes of the virtual disk.
-    pub disk_size: u64,
+    /// Bytes of the virtual disk, if it tells. Version 2 need not.
+    pub disk_size: Option<u64>,
     /// Instructions that the guest had run, if that was counted.
     pub icount: Option<u64>,
 }
@@ -73,7 +74,7 @@ pub enum SnapshotError {
         index: usize,
     },
     /// The extra data of an entry is too short or too long.
-    #[error("snapshot {index} has {bytes} bytes of extra data, not 16 to 1024")]
+    #[error("snapshot {index} claims {bytes} bytes of extra data, too few or too many")]
     ExtraData {
         /// Which entry.
         index: usize,
@@ -111,7 +112,7 @@ impl SnapshotError {
     pub fn errno(&self) -> i32 {
         match self {
             Self::TooMany { .. } | Self::TableTooLong | Self::L1TooLarge { .. } => libc::EFBIG,
-            Self::ExtraData { bytes, .. } if bytes > EXTRA_BYTES.end() => libc::EFBIG,
+            Self::ExtraData { bytes, .. } if *bytes > MAX_EXTRA_BYTES => libc::EFBIG,
             Self::Read { source, .. } => source.raw_os_error().unwrap_or(libc::EIO),
             _ => libc::EINVAL,
         }
@@ -131,14 +132,6 @@ struct RawSnapshot {
     vm_clock_nsec: U64,
     vm_state_bytes: U32,
     extra_bytes: U32,
-}
-
-/// The part of the extra data that every image of version 3 has, and what may follow.
-#[derive(FromBytes, KnownLayout, Immutable, Unaligned)]
-#[repr(C)]
-struct RawExtra {
-    vm_state_bytes: U64,
-    disk_size: U64,
 }
 
 impl Snapshot {
@@ -233,7 +226,8 @@ impl SnapshotTable {
         let index = self.known;
         let Ok((raw, rest)) = RawSnapshot::ref_from_prefix(bytes) else { return Ok(None) };
         let extra_bytes = raw.extra_bytes.get();
-        if !EXTRA_BYTES.contains(&extra_bytes) {
+        let least = if self.geometry.version() >= Version::V3 { MIN_EXTRA_BYTES } else { 0 };
+        if extra_bytes < least || extra_bytes > MAX_EXTRA_BYTES {
             return Err(SnapshotError::ExtraData { index, bytes: extra_bytes });
         }
         let l1 = self.l1_table(index, raw)?;
@@ -243,18 +237,19 @@ impl SnapshotTable {
             Some((extra, id, rest.get(..name_bytes)?))
         });
         let Some((extra, id, name)) = parts else { return Ok(None) };
-        let Ok((known, more)) = RawExtra::ref_from_prefix(extra) else { return Ok(None) };
-        let icount = more.first_chunk::<8>().map(|bytes| u64::from_be_bytes(*bytes));
+        // Three numbers, as far as they are there: VM state, disk size, instructions.
+        let mut numbers = extra.as_chunks::<8>().0.iter().map(|bytes| u64::from_be_bytes(*bytes));
+        let small = u64::from(raw.vm_state_bytes.get());
         let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
         let snapshot = Snapshot {
             id: text(id),
             name: text(name),
             l1,
-            vm_state_bytes: known.vm_state_bytes.get(),
+            vm_state_bytes: numbers.next().unwrap_or(small),
             date: (raw.date_sec.get(), raw.date_nsec.get()),
             vm_clock_nsec: raw.vm_clock_nsec.get(),
-            disk_size: known.disk_size.get(),
-            icount: icount.filter(|count| *count != u64::MAX),
+            disk_size: numbers.next(),
+            icount: numbers.next().filter(|count| *count != u64::MAX),
         };
         let used = size_of::<RawSnapshot>() + extra.len() + id_bytes + name_bytes;
         Ok(Some((snapshot, used.next_multiple_of(8))))

@@ -17,7 +17,7 @@ use blkring_engine::{Disk, Flags, IoMem, Request, Result, Turn};
 use blkring_qcow2::Image;
 
 pub use crashed::{Crashed, Places};
-pub use setup::{BACKING, IMAGE, Setup, SimOpener};
+pub use setup::{BACKING, Claims, IMAGE, Setup, SimOpener};
 
 /// What a scenario came to: a description of what is wrong, if something is.
 pub type Verdict = std::result::Result<(), String>;

@@ -19,6 +19,7 @@ pub mod powercut;
 pub mod program;
 pub mod report;
 pub mod ring_trace;
+pub mod snapshots;
 mod sweep;
 pub mod tidy;
 pub mod tools;

@@ -162,12 +162,6 @@ pub enum HeaderError {
     /// There is no refcount table.
     #[error("the image has no refcount table")]
     NoRefTable,
-    /// The image has snapshots.
-    #[error("the image has {count} snapshots, which are not supported for this access")]
-    Snapshots {
-        /// How many.
-        count: u32,
-    },
     /// The image has persistent dirty bitmaps.
     #[error("the image has dirty bitmaps, which are not supported for this access")]
     Bitmaps,
@@ -219,7 +213,6 @@ impl HeaderError {
             | Self::Compression { .. }
             | Self::NotBuiltIn { .. }
             | Self::Encrypted { .. }
-            | Self::Snapshots { .. }
             | Self::Bitmaps
             | Self::Dirty => libc::ENOTSUP,
             Self::Geometry(error) => error.errno(),

@@ -77,9 +77,6 @@ impl Header {
                 return Err(HeaderError::Dirty);
             }
         }
-        if access == Access::Write && self.snapshots != 0 {
-            return Err(HeaderError::Snapshots { count: self.snapshots });
-        }
         let bitmaps = self.extensions.iter().any(|e| e.kind == ExtensionKind::BITMAPS);
         if access == Access::Check && bitmaps && self.autoclear.contains(Autoclear::BITMAPS) {
             return Err(HeaderError::Bitmaps);

@@ -124,7 +124,6 @@ fn each_unsupported_feature_is_refused_by_name() {
     assert_eq!((unknown.errno(), unknown), (libc::ENOTSUP, E::Compression { compression: 2 }));
     let dirty = refusal(&[(72, &be64(1))], Access::Write);
     assert_eq!((dirty.errno(), dirty), (libc::ENOTSUP, E::Dirty));
-    assert_eq!(refusal(&[(60, &be32(7))], Access::Write), E::Snapshots { count: 7 });
 }
 
 #[test]
@@ -151,6 +150,8 @@ fn a_damaged_or_shared_image_may_still_be_read_and_checked() {
     for (offset, data) in [(72, be64(1)), (72, be64(2)), (60, [0, 0, 0, 7, 0, 0, 0, 0])] {
         assert!(Header::parse(&poked(&[(offset, &data)]), Access::Read).is_ok());
     }
+    let snapshots = Header::parse(&poked(&[(60, &be32(7))]), Access::Write).expect("not refused");
+    assert_eq!(snapshots.snapshots(), 7);
     for data in [be64(1), be64(2)] {
         assert!(Header::parse(&poked(&[(72, &data)]), Access::Check).is_ok());
     }

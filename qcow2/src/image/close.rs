@@ -61,6 +61,11 @@ impl Layer {
             // Its failure is no failure of closing.
             drop(refill.join().await);
         }
+        // Nor is that of a copy of a table that nobody waits for any more.
+        let copies: Vec<SharedJob> = self.lock().copies.values().cloned().collect();
+        for copy in copies {
+            drop(copy.join().await);
+        }
         self.flush_job().join().await?;
         let background = self.lock().work.background_sync.clone();
         if let Some(background) = background {

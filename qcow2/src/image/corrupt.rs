@@ -11,8 +11,7 @@ use blkring_engine::{IoError, Operation, Result};
 use super::cut::Holder;
 use super::layer::Layer;
 use super::state::State;
-use crate::address::{GuestCluster, HostCluster, HostOffset};
-use crate::entry::Copied;
+use crate::address::{HostCluster, HostOffset};
 
 impl Layer {
     /// The error of who met the damage at `at`. Begins to mark the image; from here on every change fails.
@@ -32,19 +31,6 @@ impl Layer {
         if let Some(marking) = marking {
             // That it could not be written has been logged; the request has an error of its own.
             drop(marking.join().await);
-        }
-    }
-
-    /// Whether links may be written to the L2 table of a guest cluster, if it has one.
-    pub(crate) fn check_table(&self, state: &State, guest: GuestCluster) -> Result<()> {
-        let geometry = &self.geometry;
-        let table = state.l1.table(geometry.l1_index(guest), geometry);
-        match table.map_err(|error| self.entry_error(guest, &error))? {
-            // Only snapshots share tables, and an image with snapshots is not opened for writing.
-            Some((_, Copied::No)) => {
-                Err(self.error(Operation::Map, geometry.guest_offset(guest).get(), libc::EIO))
-            }
-            _ => Ok(()),
         }
     }
 

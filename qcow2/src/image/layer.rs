@@ -12,7 +12,7 @@ use super::state::{SharedJob, State};
 use crate::address::{GuestCluster, GuestOffset, HostCluster, HostOffset};
 use crate::compressed::CompressedData;
 use crate::compression::Compression;
-use crate::entry::{EntryError, L2Entry, Mapping};
+use crate::entry::{Copied, EntryError, L2Entry, Mapping, without_claim};
 use crate::geometry::Geometry;
 use crate::header::Header;
 
@@ -195,21 +195,30 @@ impl Layer {
     async fn read_slice(self: &Arc<Self>, number: u64) -> Result<Vec<u64>> {
         let geometry = &self.geometry;
         let first = geometry.slice_start(number);
-        let table = self.lock().l1.table(geometry.l1_index(first), geometry);
-        let table = table.map_err(|error| self.entry_error(first, &error))?;
-        let (table, _) = table.expect("tables do not go away while an image is open");
         // A cache full of changes lets a cut go first; that one needs nothing that this load holds. If it fails the
         // cache is over its budget, which is no reason for a read to fail.
         if self.lock().slices.wants_cut() {
             drop(self.cut_job().join().await);
         }
+        // A shared table may be copied meanwhile; with the lease it is not used for anything else before this is done.
+        let ((table, copied), _lease) = {
+            let mut state = self.lock();
+            let table = state.l1.table(geometry.l1_index(first), geometry);
+            let table = table.map_err(|error| self.entry_error(first, &error))?;
+            let table = table.expect("tables do not go away while an image is open");
+            (table, Lease::new(self, &mut state))
+        };
         let offset = geometry.slice_offset(table, geometry.slice_in_table(first));
         let len = usize::try_from(geometry.slice_bytes()).expect("a slice is small");
         let mem = IoMem::aligned_zeroed(len);
         self.storage.read(self.service.lane(), offset.get(), &mem).await?;
         let bytes = mem.to_vec();
         let (entries, _) = bytes.as_chunks::<8>();
-        Ok(entries.iter().map(|raw| u64::from_be_bytes(*raw)).collect())
+        let entries = entries.iter().map(|raw| u64::from_be_bytes(*raw));
+        Ok(match copied {
+            Copied::Yes => entries.collect(),
+            Copied::No => entries.map(without_claim).collect(),
+        })
     }
 
     /// Makes everything that has landed durable, and lets go what was due with it.

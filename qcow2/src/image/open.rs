@@ -24,10 +24,11 @@ use super::refcounts::Refcounts;
 use super::slices::SliceCache;
 use super::state::{Pools, State};
 use super::statistics::Counters;
-use super::tables::{Budget, note_metadata, read_header, read_table};
+use super::tables::{Budget, note_metadata, read_header, read_snapshots, read_table};
 use super::{Chain, Image, ImageInfo, Member};
 use crate::address::{HostCluster, HostOffset};
 use crate::header::{self, Header, HeaderError};
+use crate::snapshot::SnapshotError;
 
 /// Opens the files that an image names. A name comes from the image and is not to be trusted: the embedder decides
 /// which files it may lead to.
@@ -70,6 +71,14 @@ pub enum OpenError {
         path: Arc<str>,
         /// What is wrong.
         source: HeaderError,
+    },
+    /// The snapshot table of an image to be written cannot be believed.
+    #[error("{path}: {source}")]
+    Snapshots {
+        /// The file.
+        path: Arc<str>,
+        /// What is wrong.
+        source: SnapshotError,
     },
     /// A table ends beyond the end of the file.
     #[error("{path}: the {table} ends at {end}, beyond the end of the file")]
@@ -144,6 +153,7 @@ impl OpenError {
             OpenError::Storage(error) => error.errno(),
             OpenError::Io(error) => error.errno,
             OpenError::Header { source, .. } => source.errno(),
+            OpenError::Snapshots { source, .. } => source.errno(),
             OpenError::Truncated { .. }
             | OpenError::Overlap { .. }
             | OpenError::Loop { .. }
@@ -303,6 +313,7 @@ async fn open_layer(
         l1: L1::new(raw),
         slices: SliceCache::new(slices, entries),
         loads: Default::default(),
+        copies: Default::default(),
         metadata: HashSet::new(),
         refcounts: Refcounts::new(table, end),
         pools: Pools::default(),
@@ -314,8 +325,9 @@ async fn open_layer(
         variants: options.variants,
     };
     if writable {
-        note_metadata(&mut state, &header, storage.path())?;
-        reclaim(lane, &storage, &mut state, &header).await?;
+        let inactive = read_snapshots(lane, &storage, &header).await?;
+        note_metadata(&mut state, &header, &inactive, storage.path())?;
+        reclaim(lane, &storage, &mut state, (&header, &inactive)).await?;
     }
     Ok(Layer::new(Arc::new(storage), service.clone(), header, state, options))
 }

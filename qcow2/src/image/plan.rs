@@ -22,7 +22,7 @@ pub(crate) enum Plan {
     Load(SharedJob, Pin),
     /// Wait for the writer of the whole cluster, or for its zero-write, and map again.
     Wait(SharedJob),
-    /// Wait for clusters to be made ready, and map again.
+    /// Wait for clusters to be made ready, or for a table to be copied, and map again.
     Refill(SharedJob),
     /// Write so many bytes at this offset of the file: they are mapped already.
     InPlace { at: HostOffset, len: u64, lease: Lease, durable: Durable },
@@ -93,7 +93,9 @@ impl Layer {
         if let Some(plan) = self.plan_join(&mut state, piece) {
             return Ok(plan);
         }
-        self.check_table(&state, guest)?;
+        if let Some(job) = self.own_table(&mut state, guest)? {
+            return Ok(Plan::Refill(job));
+        }
         let number = geometry.slice_number(guest);
         if state.slices.get(number).is_none() {
             let table = state.l1.table(geometry.l1_index(guest), geometry);
@@ -108,6 +110,11 @@ impl Layer {
         }
         let entry = self.entry(&mut state, guest)?;
         match (entry.mapping, entry.copied) {
+            (Mapping::Normal(host), Copied::No)
+                if state.variants.has(Variant::SharedWrittenInPlace) =>
+            {
+                self.plan_in_place(&mut state, piece, host)
+            }
             (Mapping::Compressed(_), _) | (Mapping::Normal(_), Copied::No) => {
                 self.plan_replace(&mut state, piece, (entry, Around::Guest), prepare)
             }
@@ -145,28 +152,6 @@ impl Layer {
         let at = self.host_at(one.host, piece.within);
         let len = piece.len.min(self.geometry.cluster_size() - piece.within);
         Some(Plan::Claimed { at, len, claim: Claim::join(self, state, piece.guest) })
-    }
-
-    /// Gives a guest cluster without an L2 table one, in a zero cluster; or the job that makes such a cluster
-    /// ready, and `more` besides.
-    pub(crate) fn new_table(
-        self: &Arc<Self>,
-        state: &mut State,
-        guest: GuestCluster,
-        more: u64,
-    ) -> Option<SharedJob> {
-        let geometry = &self.geometry;
-        let pool = match self.policy {
-            AllocPolicy::Ahead => &mut state.pools.ready,
-            AllocPolicy::PerAllocation => &mut state.pools.tables,
-        };
-        let dirty = state.variants.has(Variant::TableInDirtyCluster);
-        let taken = if dirty { state.pools.dirty.take(1) } else { None }.or_else(|| pool.take(1));
-        let Some(run) = taken else { return Some(self.refill_job(state, 1 + more)) };
-        state.l1.set(geometry.l1_index(guest), run.start, run.stamp, geometry);
-        state.metadata.insert(run.start);
-        state.slices.insert_zero(geometry.slice_number(guest));
-        None
     }
 
     fn plan_in_place(

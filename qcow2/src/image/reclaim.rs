@@ -12,13 +12,17 @@ use blkring_engine::{IoMem, Lane, Result, Storage};
 use super::clock::Stamp;
 use super::pool::{Content, Run};
 use super::state::State;
+use super::tables::Inactive;
 use crate::address::HostCluster;
-use crate::entry::{L2Entry, Mapping};
+use crate::entry::{L1Entry, L2Entry, Mapping};
 use crate::geometry::Geometry;
-use crate::header::{ExtensionKind, Header};
+use crate::header::{ExtensionKind, Header, L1Table};
 
 /// Bytes of L2 tables read at most: those of a full disk of 1 TiB with clusters of 64 KiB.
 const MAX_TABLE_BYTES: u64 = 128 << 20;
+
+/// Bytes of L1 tables of snapshots read at most.
+const MAX_INACTIVE_BYTES: u64 = 16 << 20;
 
 /// L2 tables and refcount blocks read at most, whatever their size.
 const MAX_TABLES: usize = 4096;
@@ -34,16 +38,20 @@ pub(super) async fn reclaim(
     lane: &Lane,
     storage: &Storage,
     state: &mut State,
-    header: &Header,
+    (header, inactive): (&Header, &Inactive),
 ) -> Result<()> {
     let geometry = *header.geometry();
     let known = [ExtensionKind::BACKING_FORMAT, ExtensionKind::FEATURE_NAMES];
-    if header.snapshots() > 0 || header.extensions().iter().any(|e| !known.contains(&e.kind)) {
+    if header.extensions().iter().any(|e| !known.contains(&e.kind)) {
         return Ok(());
     }
     // Counted before they are collected: an image may name millions.
     let named = state.l1.tables(&geometry).take(MAX_TABLES + 1).count();
-    let tables: HashSet<HostCluster> = state.l1.tables(&geometry).take(MAX_TABLES + 1).collect();
+    let mut tables: HashSet<HostCluster> =
+        state.l1.tables(&geometry).take(MAX_TABLES + 1).collect();
+    if !add_inactive(lane, storage, inactive, &mut tables, &geometry).await? {
+        return Ok(());
+    }
     if named > MAX_TABLES || tables.len() as u64 * geometry.cluster_size() > MAX_TABLE_BYTES {
         return Ok(());
     }
@@ -82,6 +90,36 @@ pub(super) async fn reclaim(
     Ok(())
 }
 
+/// Adds the L2 tables that snapshots name. False if there is too much to read.
+async fn add_inactive(
+    lane: &Lane,
+    storage: &Storage,
+    inactive: &Inactive,
+    tables: &mut HashSet<HostCluster>,
+    geometry: &Geometry,
+) -> Result<bool> {
+    let bytes: u64 = inactive.l1_tables.iter().map(L1Table::bytes).sum();
+    if bytes > MAX_INACTIVE_BYTES {
+        return Ok(false);
+    }
+    for l1 in &inactive.l1_tables {
+        let mem = IoMem::aligned_zeroed(usize::try_from(l1.bytes()).expect("within the limit"));
+        storage.read(lane, l1.offset.get(), &mem).await?;
+        let bytes = mem.to_vec();
+        for raw in bytes.as_chunks::<8>().0 {
+            if let Ok(L1Entry::Table(table, _)) =
+                L1Entry::decode(u64::from_be_bytes(*raw), geometry)
+            {
+                tables.insert(table);
+            }
+            if tables.len() > MAX_TABLES {
+                return Ok(false);
+            }
+        }
+    }
+    Ok(true)
+}
+
 /// The highest cluster that anything names. `None` if an entry cannot be followed: then nothing is sure.
 async fn highest_in_use(
     lane: &Lane,
@@ -90,7 +128,7 @@ async fn highest_in_use(
     tables: &HashSet<HostCluster>,
     geometry: &Geometry,
 ) -> Result<Option<HostCluster>> {
-    let mut highest = state.metadata.iter().copied().max().unwrap_or_default();
+    let mut highest = state.metadata.iter().chain(tables).copied().max().unwrap_or_default();
     let mut tables: Vec<HostCluster> = tables.iter().copied().collect();
     tables.sort_unstable();
     for table in tables {

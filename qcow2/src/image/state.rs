@@ -28,6 +28,8 @@ pub(crate) struct State {
     pub(crate) slices: SliceCache,
     /// Slices on their way in.
     pub(crate) loads: HashMap<u64, SharedJob>,
+    /// L2 tables that are being copied, by L1 entry.
+    pub(crate) copies: HashMap<usize, SharedJob>,
     /// Host clusters that hold the image's own structures. No guest byte is ever written there.
     pub(crate) metadata: HashSet<HostCluster>,
     pub(crate) refcounts: Refcounts,

@@ -8,7 +8,8 @@ use super::open::OpenError;
 use super::state::State;
 use crate::address::{HostCluster, HostOffset};
 use crate::geometry::{MAX_L1_BYTES, MAX_REFTABLE_BYTES};
-use crate::header::{self, HEADER_PREFIX_BYTES, Header};
+use crate::header::{self, HEADER_PREFIX_BYTES, Header, L1Table};
+use crate::snapshot::SnapshotTable;
 
 /// Bytes of all tables of a chain: as many as one image may have.
 const MAX_TABLE_BYTES: u64 = MAX_L1_BYTES + MAX_REFTABLE_BYTES;
@@ -100,10 +101,39 @@ pub(super) async fn read_table(
     Ok(numbers)
 }
 
-/// Collects the clusters that no guest byte may go to.
+/// What snapshots keep in an image.
+#[derive(Default)]
+pub(super) struct Inactive {
+    /// The snapshot table: where, and how many bytes.
+    table: Option<(HostOffset, u64)>,
+    /// The L1 tables of the snapshots.
+    pub(super) l1_tables: Vec<L1Table>,
+}
+
+/// Reads what the snapshot table says of other tables.
+pub(super) async fn read_snapshots(
+    lane: &Lane,
+    storage: &Storage,
+    header: &Header,
+) -> Result<Inactive, OpenError> {
+    let failed = |source| OpenError::Snapshots { path: storage.path().clone(), source };
+    let mut table = SnapshotTable::new(header, storage.size()).map_err(failed)?;
+    let mut inactive = Inactive::default();
+    while let Some((offset, bytes)) = table.wanted() {
+        let piece = read_bytes(lane, storage, offset, bytes as u64).await?;
+        table.feed(&piece).map_err(failed)?;
+        inactive.l1_tables.extend(table.take().into_iter().map(|snapshot| snapshot.l1));
+        inactive.table = Some((header.snapshot_table(), table.bytes()));
+    }
+    Ok(inactive)
+}
+
+/// Collects the clusters that no guest byte may go to. (L2 tables that only snapshots have are not among them: nothing
+/// of the image that is in use is read through those.)
 pub(super) fn note_metadata(
     state: &mut State,
     header: &Header,
+    inactive: &Inactive,
     path: &Arc<str>,
 ) -> Result<(), OpenError> {
     let geometry = header.geometry();
@@ -111,16 +141,30 @@ pub(super) fn note_metadata(
         let first = geometry.host_cluster(offset).get();
         (first..first + geometry.clusters_for(bytes)).map(HostCluster::new)
     };
+    let places = || {
+        inactive
+            .table
+            .into_iter()
+            .chain(inactive.l1_tables.iter().map(|l1| (l1.offset, l1.bytes())))
+    };
+    // Before they are looked at one by one: a small table can claim a lot.
+    let claimed: u64 = places().map(|(_, bytes)| geometry.clusters_for(bytes)).sum();
+    let too_many = |count| {
+        let (limit, what) = (MAX_METADATA as u64, "clusters of metadata");
+        Err(OpenError::TooLarge { path: path.clone(), what, count, limit })
+    };
+    if claimed > MAX_METADATA as u64 {
+        return too_many(claimed);
+    }
     let all = clusters(HostOffset::ZERO, 1)
+        .chain(places().flat_map(|(offset, bytes)| clusters(offset, bytes)))
         .chain(clusters(header.l1().offset, header.l1().bytes()))
         .chain(clusters(header.reftable().offset, header.reftable().bytes(geometry)))
         .chain(state.l1.tables(geometry))
         .chain(state.refcounts.blocks(geometry));
     let count = all.clone().count();
     if count > MAX_METADATA {
-        let (count, limit) = (count as u64, MAX_METADATA as u64);
-        let what = "clusters of metadata";
-        return Err(OpenError::TooLarge { path: path.clone(), what, count, limit });
+        return too_many(count as u64);
     }
     // Room for all of them at once: growing takes half as much again.
     state.metadata.reserve(count);

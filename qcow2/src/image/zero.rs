@@ -239,7 +239,9 @@ impl Layer {
         if let Some(failure) = &state.failure {
             return Err(failure.clone());
         }
-        self.check_table(&state, first)?;
+        if let Some(job) = self.own_table(&mut state, first)? {
+            return Ok(Step::Refill(job));
+        }
         if state.slices.get(number).is_none() {
             let table = state.l1.table(geometry.l1_index(first), geometry);
             if table.map_err(|error| self.entry_error(first, &error))?.is_some() {

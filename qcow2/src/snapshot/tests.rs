@@ -19,6 +19,22 @@ fn header(count: u32, offset: u64) -> Header {
     Header::parse(&bytes, Access::Read).unwrap()
 }
 
+/// The same in an image of version 2.
+fn header_v2(count: u32) -> Header {
+    let options = CreateOptions {
+        size: 1 << 20,
+        cluster_size: CLUSTER,
+        version: Version::V2,
+        ..CreateOptions::default()
+    };
+    let layout = Layout::plan(&options).unwrap();
+    let first = layout.writes.iter().find(|write| write.offset == HostOffset::ZERO).unwrap();
+    let mut bytes = first.bytes.clone();
+    bytes[60..64].copy_from_slice(&count.to_be_bytes());
+    bytes[64..72].copy_from_slice(&TABLE.to_be_bytes());
+    Header::parse(&bytes, Access::Read).unwrap()
+}
+
 /// An entry with these lengths of extra data, id and name.
 fn entry(l1: (u64, u32), extra: u32, id: &[u8], name: &[u8]) -> Vec<u8> {
     let mut bytes = Vec::new();
@@ -58,11 +74,21 @@ fn what_an_entry_says_is_told() {
         vm_state_bytes: 1 << 33,
         date: (1_000_000_000, 5),
         vm_clock_nsec: 77,
-        disk_size: 1 << 20,
+        disk_size: Some(1 << 20),
         icount: Some(42),
     };
     assert_eq!(*first, expected);
     assert_eq!((second.name.as_str(), second.icount), ("x\u{fffd}", None));
+}
+
+#[test]
+fn version_2_needs_no_extra_data() {
+    let mut file = vec![0; TABLE as usize];
+    file.extend([0, 8].map(|extra| entry((8 * CLUSTER, 4), extra, b"1", b"a")).concat());
+    let snapshots = Snapshot::list(&file, &header_v2(2)).unwrap();
+    let told = |snapshot: &Snapshot| (snapshot.vm_state_bytes, snapshot.disk_size, snapshot.icount);
+    let told: Vec<_> = snapshots.iter().map(told).collect();
+    assert_eq!(told, [(9, None, None), (1 << 33, None, None)]);
 }
 
 #[test]

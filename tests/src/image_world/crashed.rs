@@ -11,6 +11,7 @@ use blkring_qcow2::{
 
 use super::setup::{IMAGE, open_image};
 use super::{SECTOR, Verdict};
+use crate::snapshots;
 
 /// A disk after a power cut.
 pub struct Crashed {
@@ -29,6 +30,17 @@ impl Crashed {
         let offset = cluster * self.cluster + sectors.start * SECTOR;
         let bytes = self.read(offset, (sectors.end - sectors.start) * SECTOR)?;
         judge(&bytes, offset, legal).map_err(|what| format!("after the crash: {what}"))
+    }
+
+    /// Whether all of these clusters of a snapshot are as one of the legal bytes all over.
+    pub fn snapshot_reads_as(&self, number: usize, clusters: Range<u64>, legal: &[u8]) -> Verdict {
+        let disk = self.disk.crash_keeping_nothing();
+        disk.create_file(IMAGE, &snapshots::view(&self.disk.contents(IMAGE), number)?);
+        let view = Crashed::new(disk, self.cluster);
+        let (offset, len) =
+            (clusters.start * self.cluster, (clusters.end - clusters.start) * self.cluster);
+        let bytes = view.read(offset, len)?;
+        judge(&bytes, offset, legal).map_err(|what| format!("snapshot {number}: {what}"))
     }
 
     /// What a reader finds.

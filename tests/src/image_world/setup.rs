@@ -9,6 +9,7 @@ use blkring_qcow2::{
 };
 
 use super::ImageWorld;
+use crate::snapshots;
 
 /// The file of the image on the disk.
 pub const IMAGE: &str = "image";
@@ -28,6 +29,17 @@ pub struct Setup {
     queue: QueueOptions,
     options: ImageOptions,
     storage_variants: Variants,
+    /// Clusters that are written before, with what byte, and what is done to the image then.
+    filled: Option<(u64, u8, Claims)>,
+}
+
+/// What an image that is not new says of its clusters.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Claims {
+    /// A snapshot shares them.
+    Snapshot,
+    /// They have no other reference, and do not claim so.
+    Cleared,
 }
 
 impl Setup {
@@ -43,7 +55,21 @@ impl Setup {
             queue: QueueOptions::default(),
             options: ImageOptions::new().writable().reserve_bytes(1),
             storage_variants: Variants::default(),
+            filled: None,
         }
+    }
+
+    /// The same with `byte` in the first clusters, and a snapshot taken then.
+    #[must_use]
+    pub fn with_snapshot(self, clusters: u64, byte: u8) -> Self {
+        self.filled(clusters, byte, Claims::Snapshot)
+    }
+
+    /// The same with `byte` in the first clusters.
+    #[must_use]
+    pub fn filled(mut self, clusters: u64, byte: u8, claims: Claims) -> Self {
+        self.filled = Some((clusters, byte, claims));
+        self
     }
 
     /// The same with another order of free steps.
@@ -143,7 +169,26 @@ impl Setup {
             bytes[start..start + write.bytes.len()].copy_from_slice(&write.bytes);
         }
         disk.create_file(IMAGE, &bytes);
+        if let Some((clusters, byte, claims)) = self.filled {
+            self.fill(&disk, clusters, byte, claims);
+        }
         disk
+    }
+
+    /// Has the driver as it is write the first clusters of a new image.
+    fn fill(&self, disk: &SimDisk, clusters: u64, byte: u8, claims: Claims) {
+        let plain = Setup { filled: None, ..self.clone() }.variants(Variants::default());
+        let mut w = plain.open(disk);
+        w.prepare(0..clusters, byte);
+        let closed = w.close(0);
+        w.finish(&closed);
+        let mut file = disk.contents(IMAGE);
+        match claims {
+            Claims::Snapshot => snapshots::take(&mut file, "first"),
+            Claims::Cleared => snapshots::clear_claims(&mut file),
+        }
+        drop(w);
+        disk.create_file(IMAGE, &file);
     }
 
     /// Opens the image that is on a disk.

@@ -1,7 +1,6 @@
 //! The traces that broke earlier wordings of the crash rules, one test each.
 //!
-//! `trace_..` are the worst fifteen, by number. (11 needs compressed clusters, parts of 9 and 13 need snapshots; no
-//! image that has them is opened for writing.) The other modules hold the mutations of the second round, by the names
+//! `trace_..` are the worst fifteen, by number. The other modules hold the mutations of the second round, by the names
 //! of their runs. Each schedule runs on the driver as it is, where it must end legally, and with the rule broken,
 //! where it must not; where a second rule alone would keep the bytes safe, both are broken.
 //!
@@ -14,6 +13,7 @@ mod further;
 mod new_block;
 mod pending;
 mod per_allocation;
+mod snapshots;
 
 use blkring_engine::sim::{Event, OpKind};
 use blkring_engine::{Variant, Variants};
