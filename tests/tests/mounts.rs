@@ -6,6 +6,10 @@ use std::fs::{self, OpenOptions};
 use std::io::Write as _;
 use std::path::{Path, PathBuf};
 
+use blkring_engine::{
+    Access, Cache, Flags, IoMem, OpenError, OpenOptions as Options, QueueOptions, QueueSeed,
+    Storage,
+};
 use blkring_tests::fs::{Feature, Fs, applicable, lacks};
 use blkring_tests::mounts::{Mount, SectorSize};
 use blkring_tests::report::or_skip;
@@ -157,6 +161,43 @@ fn fallocate_agrees(fs: Fs) {
         let args = [option, "-o", "4096", "-l", "8192", file.to_str().unwrap()];
         let works = tools::run("fallocate", &args).is_ok();
         assert_eq!(works, lacks(fs, feature).is_none(), "{fs}: {feature}");
+    }
+}
+
+/// What has a device below it can be opened for direct I/O. tmpfs can since Linux 6.6, and says so by name if not.
+fn direct_io_works_or_is_refused(fs: Fs, sector: SectorSize) {
+    let Some(mount) = or_skip(Mount::new(fs, sector, MIB)) else { return };
+    let file = mount.path().join("file");
+    fs::write(&file, vec![0xAA; 1 << 20]).unwrap();
+    let options = Options::new().access(Access::ReadWrite).cache(Cache::Direct);
+    let storage = match Storage::open(&file, &options) {
+        Ok(storage) => storage,
+        Err(OpenError::NoDirectIo { .. }) if lacks(fs, Feature::DirectIo).is_some() => return,
+        Err(error) => panic!("{fs}: {error}"),
+    };
+    let alignment = storage.alignment();
+    assert!(alignment.is_power_of_two() && alignment <= 4096, "{fs}: {alignment}");
+    if lacks(fs, Feature::SectorSize).is_none() {
+        assert!(alignment >= sector.bytes().into(), "{fs}: {alignment}");
+    }
+    let mut queue = QueueSeed::new(QueueOptions::default()).unwrap().start().unwrap();
+    let lane = queue.lane();
+    let bytes = IoMem::from(vec![0x55; 5000]);
+    queue.block_on(storage.write(&lane, 4099, &bytes, Flags::empty())).unwrap().unwrap();
+    queue.block_on(storage.flush(&lane)).unwrap().unwrap();
+    drop(storage);
+    let mut expected = vec![0xAA; 1 << 20];
+    expected[4099..9099].fill(0x55);
+    assert!(fs::read(&file).unwrap() == expected, "{fs}: other bytes");
+}
+
+#[test]
+fn direct_io_on_every_file_system() {
+    for fs in Fs::ALL {
+        direct_io_works_or_is_refused(fs, SectorSize::S512);
+    }
+    for fs in Fs::ALL.into_iter().filter(|fs| lacks(*fs, Feature::SectorSize).is_none()) {
+        direct_io_works_or_is_refused(fs, SectorSize::S4096);
     }
 }
 

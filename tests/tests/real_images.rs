@@ -1,4 +1,4 @@
-//! Images on XFS and ext4, driven by several queues, judged by a model in memory and by the installed qemu programs.
+//! Images on XFS, ext4, btrfs and tmpfs, driven by several queues, judged by a model in memory and by the installed qemu programs.
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on fails")]
 
 use std::path::{Path, PathBuf};
@@ -311,4 +311,30 @@ fn crowds_on_ext4_4096_direct() {
 fn crowds_on_ext4_cached() {
     let ground = Ground::new(Fs::Ext4, SectorSize::S512, Cache::Cached);
     ground.iter().for_each(|ground| ground.crowds(5));
+}
+
+/// A few of the crowds, for file systems where each takes its time.
+fn some_crowds(fs: Fs, cache: Cache) {
+    let Some(ground) = Ground::new(fs, SectorSize::S512, cache) else { return };
+    for (i, below) in BELOW.into_iter().enumerate() {
+        let policy = if i == 1 { AllocPolicy::PerAllocation } else { AllocPolicy::Ahead };
+        ground.crowd(SIZES[i], policy, below, i as u64);
+    }
+    ground.in_turns(SIZES[1], ("raw", 4 << 20), 3);
+}
+
+#[test]
+fn crowds_on_btrfs() {
+    some_crowds(Fs::Btrfs, Cache::Cached);
+}
+
+/// Whether or not such a write goes through the page cache: the bytes are right.
+#[test]
+fn crowds_on_btrfs_direct() {
+    some_crowds(Fs::Btrfs, Cache::Direct);
+}
+
+#[test]
+fn crowds_on_tmpfs() {
+    some_crowds(Fs::Tmpfs, Cache::Cached);
 }
