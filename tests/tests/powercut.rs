@@ -3,7 +3,8 @@
 use blkring_engine::sim::Kernel;
 use blkring_engine::{Variant, Variants};
 use blkring_qcow2::AllocPolicy;
-use blkring_tests::powercut::{Base, Config, Errors, FreeSpace, Hunt, hunt, repeat};
+use blkring_qcow2::Version;
+use blkring_tests::powercut::{Base, Config, Errors, FreeSpace, Growth, Hunt, hunt, repeat};
 
 /// States that are judged, unless `BLKRING_STATES` says otherwise.
 const STATES: u64 = 50_000;
@@ -28,6 +29,48 @@ fn no_power_cut_breaks_a_rule() {
         }
         Err(found) => panic!("{found}"),
     }
+}
+
+/// Judges some states of one kind of image.
+fn passes(focus: Focus) {
+    let states = asked("BLKRING_STATES").unwrap_or(STATES) / 8;
+    let first = asked("BLKRING_FIRST_SEED").unwrap_or(0);
+    let all = Hunt { seeds: first..u64::MAX, every: 6, states, adjust: &focus };
+    match hunt(&all) {
+        Ok(tally) => println!("{} states of {} cases judged", tally.states, tally.cases),
+        Err(found) => panic!("{found}"),
+    }
+}
+
+#[test]
+fn no_power_cut_breaks_a_rule_in_version_2() {
+    passes(|config| {
+        config.version = Version::V2;
+        config.base = Base::ShortRaw;
+    });
+}
+
+#[test]
+fn no_power_cut_breaks_a_rule_with_refcounts_of_1_bit() {
+    passes(|config| {
+        config.version = Version::V3;
+        config.refcount_bits = 1;
+    });
+}
+
+/// Refcount blocks of 64 counts: the disk needs several, and a larger table now and then.
+#[test]
+fn no_power_cut_breaks_a_rule_with_refcounts_of_64_bits() {
+    passes(|config| {
+        config.version = Version::V3;
+        (config.cluster, config.refcount_bits) = (512, 64);
+    });
+}
+
+/// The disk grows by and by; its L1 table moves.
+#[test]
+fn no_power_cut_breaks_a_rule_while_the_disk_grows() {
+    passes(growing);
 }
 
 /// A change to what a seed draws.
@@ -114,6 +157,20 @@ fn failing_cuts(config: &mut Config) {
     config.length = 70;
 }
 
+fn growing(config: &mut Config) {
+    if config.growth == Growth::None {
+        config.growth = Growth::From(1 + config.sectors() / 4);
+    }
+}
+
+/// The tables that are replaced are small, and cuts with counts follow at once.
+fn growing_without_errors(config: &mut Config) {
+    without_errors(config);
+    config.growth = Growth::From(20);
+    (config.cluster, config.clusters) = (512, 160);
+    config.length = 60;
+}
+
 fn growing_tables(config: &mut Config) {
     with_errors(config);
     config.cluster = 512;
@@ -182,4 +239,6 @@ variants! {
     finds_link_taken_for_plain: LinkTakenForPlain, per_allocation;
     finds_payload_before_zero_write: PayloadBeforeZeroWrite, per_allocation;
     finds_rmw_not_serialised: RmwNotSerialised, padding;
+    finds_table_switched_before_sync: TableSwitchedBeforeSync, growing_without_errors;
+    finds_old_table_freed_before_switch: OldTableFreedBeforeSwitch, growing_without_errors;
 }

@@ -83,6 +83,11 @@ impl Layer {
         self.size.store(size, Ordering::Release);
     }
 
+    /// Whether anything may still be written: no fdatasync has failed, and the image does not contradict itself.
+    pub(crate) fn check_failure(&self) -> Result<()> {
+        self.lock().failure.clone().map_or(Ok(()), Err)
+    }
+
     pub(crate) fn lock(&self) -> MutexGuard<'_, State> {
         self.state.lock()
     }

@@ -171,10 +171,7 @@ impl Layer {
 
     /// Writes a longer L1 table and has the header name it. The slot is held.
     async fn move_l1(self: &Arc<Self>, mut raw: Vec<u64>, entries: u64) -> Result<()> {
-        let failure = self.lock().failure.clone();
-        if let Some(failure) = failure {
-            return Err(failure);
-        }
+        self.check_failure()?;
         let entries = u32::try_from(entries).expect("an L1 table has at most 2^22 entries");
         let count = usize::try_from(entries).expect("an L1 table fits into memory");
         raw.resize(count, 0);
@@ -207,11 +204,10 @@ impl Layer {
             header.set_geometry(geometry);
             (before, header.fixed_bytes())
         };
-        let failure = self.lock().failure.clone();
-        let written = match failure {
-            Some(failure) => Err(failure),
-            None => self.write_header(&bytes).await,
-        };
+        let mut written = self.check_failure();
+        if written.is_ok() {
+            written = self.write_header(&bytes).await;
+        }
         match &written {
             Ok(()) => self.set_virtual_size(geometry.virtual_size()),
             // The disk may have either size; both are right, and the next header says the old one.

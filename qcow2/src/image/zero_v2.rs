@@ -19,6 +19,7 @@ impl Image {
         (offset, end): (u64, u64),
         flags: Flags,
     ) -> Result<()> {
+        self.top.check_failure()?;
         let border = self.backing_end().0.clamp(offset, end);
         let unmap = flags.contains(Flags::MAY_UNMAP);
         let whole = border == offset && self.is_whole(offset, end - offset);
@@ -65,6 +66,7 @@ impl Image {
         context: &Context,
         (offset, end): (u64, u64),
     ) -> Result<()> {
+        self.top.check_failure()?;
         let border = self.backing_end().0.clamp(offset, end);
         match self.whole_clusters(border, end - border) {
             None => Ok(()),

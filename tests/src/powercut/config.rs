@@ -2,7 +2,9 @@
 
 use blkring_engine::Variants;
 use blkring_engine::sim::{Kernel, Rng};
-use blkring_qcow2::{AllocPolicy, ImageOptions};
+use blkring_qcow2::{AllocPolicy, ImageOptions, Version};
+
+use super::model::SECTOR;
 
 /// What lies under the image.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -32,6 +34,15 @@ pub enum FreeSpace {
     TableNearlyFull,
 }
 
+/// Whether the virtual disk grows.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Growth {
+    /// It is as long as it gets from the start.
+    None,
+    /// It begins with so many sectors, and grows in steps.
+    From(u64),
+}
+
 /// Whether operations of the disk fail.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Errors {
@@ -48,8 +59,14 @@ pub enum Errors {
 pub struct Config {
     /// Bytes of a cluster.
     pub cluster: u64,
-    /// Clusters of the virtual disk.
+    /// Clusters of the virtual disk, as long as it gets.
     pub clusters: u64,
+    /// How it gets there.
+    pub growth: Growth,
+    /// The version of the format.
+    pub version: Version,
+    /// Bits of a refcount.
+    pub refcount_bits: u32,
     /// What is below.
     pub base: Base,
     /// What the free space holds.
@@ -92,6 +109,9 @@ impl Config {
         let mut config = Config {
             cluster,
             clusters,
+            growth: Growth::None,
+            version: Version::V3,
+            refcount_bits: 16,
             base: *one_of(
                 rng,
                 &[Base::None, Base::None, Base::Zeros, Base::Raw, Base::ShortRaw, Base::Qcow2],
@@ -124,9 +144,59 @@ impl Config {
         config
     }
 
-    /// Bytes of the virtual disk.
+    /// Draws version, refcount width and growth, by numbers of their own.
+    pub fn draw_format(&mut self, rng: &mut Rng) {
+        if rng.one_in(6) {
+            self.version = Version::V2;
+        } else if rng.one_in(3) {
+            self.refcount_bits = *one_of(rng, &[1, 1, 2, 8, 64, 64]);
+        }
+        if rng.one_in(4) {
+            self.growth = Growth::From(1 + rng.below(self.sectors() - 1));
+        }
+    }
+
+    /// What does not go together is left out.
+    pub fn settle(&mut self) {
+        if let Growth::From(sectors) = &mut self.growth {
+            *sectors = (*sectors).min(self.cluster * self.clusters / SECTOR);
+        }
+        if self.version == Version::V2 {
+            self.refcount_bits = 16;
+        }
+        if self.refcount_bits < 16
+            && matches!(self.free_space, FreeSpace::NearlyFull | FreeSpace::TableNearlyFull)
+        {
+            // The file would be large.
+            self.free_space = FreeSpace::Garbage;
+        }
+    }
+
+    /// Bytes of the virtual disk, as long as it gets.
     pub fn size(&self) -> u64 {
         self.cluster * self.clusters
+    }
+
+    /// Sectors of it.
+    pub fn sectors(&self) -> u64 {
+        self.size() / SECTOR
+    }
+
+    /// Sectors that it begins with.
+    pub fn first_sectors(&self) -> u64 {
+        match self.growth {
+            Growth::None => self.sectors(),
+            Growth::From(sectors) => sectors,
+        }
+    }
+
+    /// Sectors that the backing file has.
+    pub fn backing_sectors(&self) -> u64 {
+        match self.base {
+            Base::None => 0,
+            Base::Zeros | Base::Raw | Base::Qcow2 => self.sectors(),
+            Base::ShortRaw => self.sectors() / 2 + 1,
+        }
     }
 
     /// The options that the image is opened with for writing.

@@ -1,5 +1,7 @@
 //! Whether what a power cut left is legal.
 
+use std::ops::RangeInclusive;
+
 use blkring_engine::sim::{Rng, SimDisk, World};
 use blkring_engine::{Flags, IoMem, QueueOptions, Request};
 use blkring_qcow2::{CheckLimits, CheckReport, ImageOptions, Severity, check};
@@ -7,7 +9,7 @@ use blkring_qcow2::{CheckLimits, CheckReport, ImageOptions, Severity, check};
 use super::config::Config;
 use super::make::{IMAGE, open};
 use super::model::{Answer, Model, SECTOR, Token, name, read_token};
-use super::script::{Effect, draw};
+use super::script::{Effect, Guest, draw};
 
 /// Requests of a queue that only reads.
 const READ_QUEUE: usize = 4;
@@ -27,6 +29,8 @@ pub(super) struct Law<'a> {
     pub(super) model: &'a Model,
     /// Leaked clusters at most.
     pub(super) leaks: u64,
+    /// Sectors that the disk may have.
+    pub(super) sectors: RangeInclusive<u64>,
 }
 
 /// Checks the structures of the image: no corruption. How many clusters are leaked.
@@ -61,13 +65,16 @@ impl Law<'_> {
         if leaks > self.leaks {
             return Err(format!("I5: {leaks} clusters leaked, {} at most", self.leaks));
         }
-        let tokens = contents(after, self.config)?;
+        let (has, tokens) = contents(after, self.config)?;
+        if !self.sectors.contains(&has) {
+            return Err(format!("I2: the disk has {has} sectors instead of {:?}", self.sectors));
+        }
         for (sector, token) in tokens.iter().enumerate() {
             self.judge_sector(sector, *token)?;
         }
         if rng.one_in(20) {
             let tokens: Vec<Token> = tokens.into_iter().filter_map(Result::ok).collect();
-            self.judge_use(after, &tokens, leaks, rng)?;
+            self.judge_use(after, (has, &tokens), leaks, rng)?;
         }
         Ok(())
     }
@@ -86,7 +93,7 @@ impl Law<'_> {
     fn judge_use(
         &self,
         after: &SimDisk,
-        tokens: &[Token],
+        (mut sectors, tokens): (u64, &[Token]),
         leaks: u64,
         rng: &mut Rng,
     ) -> Result<(), String> {
@@ -97,8 +104,15 @@ impl Law<'_> {
             .map_err(|error| format!("after the cut the image cannot be opened: {error}"))?;
         let handle = world.queue(0).attach(&image).expect("a queue without a ring");
         let mut model = Model::new(tokens);
+        if sectors < self.config.sectors() && rng.one_in(2) {
+            sectors = self.config.sectors();
+            let (image, size) = (image.clone(), self.config.size());
+            let grown = world.block_on(0, async move { image.resize(size).await });
+            grown.map_err(|error| format!("after the cut growing fails: {error}"))?;
+        }
+        let guest = Guest { config: self.config, sectors };
         for number in AFTER..AFTER + 2 + rng.below(6) {
-            let step = draw(rng, self.config, number);
+            let step = draw(rng, guest, number);
             let (handle, request) = (handle.clone(), step.request);
             let answered = world.block_on(0, async move { handle.request(request).await });
             answered.map_err(|error| format!("after the cut '{}' fails: {error}", step.text))?;
@@ -112,8 +126,8 @@ impl Law<'_> {
             return Err(format!("I5: used and closed, {now} clusters leaked instead of {leaks}"));
         }
         let end = model.tick();
-        let law = Law { model: &model, ..*self };
-        for (sector, token) in contents(&disk, self.config)?.into_iter().enumerate() {
+        let law = Law { model: &model, sectors: sectors..=sectors, ..*self };
+        for (sector, token) in contents(&disk, self.config)?.1.into_iter().enumerate() {
             law.judge_sector(sector, token).map_err(|text| format!("used and closed: {text}"))?;
             if token.is_ok_and(|token| !model.shows(sector, token, end)) {
                 return Err(format!("used and closed: sector {sector} reads an older version"));
@@ -131,20 +145,25 @@ fn note(model: &mut Model, effect: &Effect, number: u64) {
     }
 }
 
-/// What a driver that knows nothing of what was before reads in every sector.
+/// How many sectors a driver that knows nothing of what was before sees, and what it reads in every sector. Those that
+/// the disk does not have yet are zeros.
+#[expect(clippy::type_complexity, reason = "a number and what is in the sectors")]
 pub(super) fn contents(
     disk: &SimDisk,
     config: &Config,
-) -> Result<Vec<Result<Token, Token>>, String> {
+) -> Result<(u64, Vec<Result<Token, Token>>), String> {
     let mut world = World::new(1, disk);
     world.add_queue(QueueOptions::with_requests(READ_QUEUE));
     let image = open(&mut world, config, ImageOptions::new().cache_bytes(0))
         .map_err(|error| format!("the image cannot be opened: {error}"))?;
     let handle = world.queue(0).attach(&image).expect("a queue without a ring");
-    let len = usize::try_from(config.size()).expect("small");
+    let size = handle.size();
+    let len = usize::try_from(size).expect("small");
     let all = IoMem::aligned_zeroed(len);
     let request = Request::read(0, all.clone()).with(Flags::empty());
     let read = world.block_on(0, async move { handle.request(request).await });
     read.map_err(|error| format!("the image cannot be read: {error}"))?;
-    Ok(all.to_vec().chunks(SECTOR as usize).map(read_token).collect())
+    let mut tokens: Vec<_> = all.to_vec().chunks(SECTOR as usize).map(read_token).collect();
+    tokens.resize(usize::try_from(config.sectors()).expect("small"), Ok(0));
+    Ok((size / SECTOR, tokens))
 }

@@ -69,12 +69,9 @@ fn open_file(
 /// The disk of a case, and what the guest sees in each sector.
 pub(super) fn make(config: &Config, rng: &mut Rng) -> (SimDisk, Vec<Token>) {
     let disk = SimDisk::new(config.kernel);
-    let sectors = usize::try_from(config.size() / SECTOR).expect("the disks here are small");
-    let filled = match config.base {
-        Base::None | Base::Zeros => 0,
-        Base::Raw | Base::Qcow2 => sectors,
-        Base::ShortRaw => sectors / 2 + 1,
-    };
+    let index = |sectors| usize::try_from(sectors).expect("the disks here are small");
+    let (sectors, first) = (index(config.sectors()), index(config.first_sectors()));
+    let filled = if config.base == Base::Zeros { 0 } else { index(config.backing_sectors()) };
     let format = match config.base {
         Base::None => None,
         Base::Zeros => {
@@ -91,16 +88,20 @@ pub(super) fn make(config: &Config, rng: &mut Rng) -> (SimDisk, Vec<Token>) {
         }
     };
     let backing = format.map(|format| Backing { name: BASE.into(), format: format.into() });
-    let mut file = image_of(config, backing);
+    let mut file = image_of(config, config.first_sectors(), backing);
     use_space(config, rng, &mut file);
     disk.create_file(IMAGE, &file);
+    // What is beyond the end is zero when it is there.
+    let filled = filled.min(first);
     let tokens = (0..sectors).map(|s| if s < filled { BASE_TOKEN } else { 0 }).collect();
     (disk, tokens)
 }
 
-fn image_of(config: &Config, backing: Option<Backing>) -> Vec<u8> {
+fn image_of(config: &Config, sectors: u64, backing: Option<Backing>) -> Vec<u8> {
     let options = CreateOptions {
-        size: config.size(),
+        size: sectors * SECTOR,
+        version: config.version,
+        refcount_bits: config.refcount_bits,
         cluster_size: config.cluster,
         backing,
         ..CreateOptions::default()
@@ -116,7 +117,7 @@ fn image_of(config: &Config, backing: Option<Backing>) -> Vec<u8> {
 
 /// A qcow2 image full of bytes, written by the driver.
 fn make_base(disk: &SimDisk, config: &Config) {
-    disk.create_file(BASE, &image_of(config, None));
+    disk.create_file(BASE, &image_of(config, config.sectors(), None));
     let mut world = World::new(1, disk);
     world.add_queue(QueueOptions::default());
     let opener = SimOpener { disk: disk.clone(), alignment: 1 };
@@ -139,7 +140,7 @@ fn use_space(config: &Config, rng: &mut Rng, file: &mut Vec<u8>) {
         return;
     }
     let used = file.len().div_ceil(cluster);
-    let per_block = cluster / 2;
+    let per_block = cluster * 8 / config.refcount_bits as usize;
     let counted = match config.free_space {
         FreeSpace::None | FreeSpace::Garbage => used,
         FreeSpace::NearlyFull => per_block - 6,
@@ -151,7 +152,7 @@ fn use_space(config: &Config, rng: &mut Rng, file: &mut Vec<u8>) {
     };
     let garbage = usize::try_from(GARBAGE).expect("small");
     file.resize((counted + garbage) * cluster, 0);
-    count_clusters(file, cluster, counted);
+    count_clusters(file, config, counted);
     for sector in file[counted * cluster..].chunks_mut(SECTOR as usize) {
         let number = rng.next_u64() | 1 << 63;
         sector.as_chunks_mut::<8>().0.iter_mut().for_each(|word| *word = number.to_be_bytes());
@@ -172,15 +173,17 @@ fn count_blocks(file: &mut Vec<u8>, cluster: usize, used: usize, blocks: usize) 
 }
 
 /// Sets the counts of all clusters below `counted` to one. What nothing names is leaked, which is no damage.
-fn count_clusters(file: &mut [u8], cluster: usize, counted: usize) {
-    let per_block = cluster / 2;
+fn count_clusters(file: &mut [u8], config: &Config, counted: usize) {
+    let cluster = usize::try_from(config.cluster).expect("small");
+    let width = RefcountWidth::of_bits(config.refcount_bits).expect("a width of the format");
+    let per_block = cluster * 8 / width.bits() as usize;
     for first in (0..counted).step_by(per_block) {
         let entry = TABLE * cluster + first / per_block * 8;
         let entry = u64::from_be_bytes(file[entry..entry + 8].try_into().expect("eight bytes"));
         let place = usize::try_from(entry).expect("small");
         let block = &mut file[place..place + cluster];
         for index in 0..per_block.min(counted - first) {
-            RefcountWidth::DEFAULT.set(block, index, 1).expect("within the block");
+            width.set(block, index, 1).expect("within the block");
         }
     }
 }

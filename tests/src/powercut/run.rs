@@ -1,18 +1,20 @@
 //! One case: its lives, step by step, with power cuts.
 
+use std::cell::RefCell;
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
+use std::rc::Rc;
 use std::sync::Arc;
 
 use blkring_engine::sim::{Fault, Matcher, OpKind, Rng, Rule, SimDisk, World};
 use blkring_engine::{Completion, Disk, IoMem, Operation, QueueOptions};
 use blkring_qcow2::Image;
 
-use super::config::{Config, Errors};
+use super::config::{Config, Errors, Growth};
 use super::judge::{Law, check_structure, contents};
 use super::make::{IMAGE, make, open};
 use super::model::{Answer, Model, SECTOR, Time, Token, name, read_token};
-use super::script::{Effect, draw};
+use super::script::{Effect, Guest, draw};
 use super::states::crash;
 
 /// A rule that was found broken.
@@ -44,7 +46,9 @@ pub(super) fn run(
 ) -> Result<(), Violation> {
     let mut rng = Rng::new(seed);
     let mut config = Config::draw(&mut rng);
+    config.draw_format(&mut Rng::new(!seed));
     adjust(&mut config);
+    config.settle();
     let (mut disk, tokens) = make(&config, &mut rng);
     let mut model = Model::new(&tokens);
     let mut first = 1;
@@ -57,8 +61,8 @@ pub(super) fn run(
         }
         let (after, _) = crash(&life.disk, &mut rng);
         let seen = contents(&after, &config);
-        let seen =
-            seen.and_then(|all| all.into_iter().collect::<Result<Vec<Token>, _>>().map_err(name));
+        let seen = seen
+            .and_then(|(_, all)| all.into_iter().collect::<Result<Vec<Token>, _>>().map_err(name));
         match seen {
             Ok(tokens) => model = Model::new(&tokens),
             Err(text) => return Err(life.violation(seed, number, &text)),
@@ -81,6 +85,9 @@ struct Outstanding {
     late: bool,
 }
 
+/// The answer to a change of the size, once there is one.
+type Grown = Rc<RefCell<Option<blkring_engine::Result<()>>>>;
+
 /// From opening the image to a power cut.
 struct Life<'a> {
     config: &'a Config,
@@ -101,6 +108,11 @@ struct Life<'a> {
     states: u64,
     /// An fdatasync has failed: nothing more may succeed.
     refuses: bool,
+    /// Sectors that the disk has, and to how many it may have come.
+    sectors: u64,
+    most_sectors: u64,
+    /// It is growing to so many.
+    growing: Option<(u64, Grown)>,
     /// Leaked when the life began.
     leaks: u64,
     peak_held_back: u64,
@@ -127,6 +139,7 @@ impl<'a> Life<'a> {
         let handles = (0..config.queues)
             .map(|queue| world.queue(queue).attach(&image).expect("a queue without a ring"))
             .collect();
+        let sectors = image.info().virtual_size / SECTOR;
         let (guest, mut fate) = (rng.fork(), rng.fork());
         inject(config, disk, &mut fate);
         Life {
@@ -144,6 +157,9 @@ impl<'a> Life<'a> {
             end: first + config.length,
             states: 0,
             refuses: false,
+            sectors,
+            most_sectors: sectors,
+            growing: None,
             leaks,
             peak_held_back: 0,
             story: Vec::new(),
@@ -156,7 +172,8 @@ impl<'a> Life<'a> {
         let mut closing = None;
         for _ in 0..PATIENCE {
             let submitted = self.submit_some();
-            if self.next == self.end && self.outstanding.is_empty() && closing.is_none() {
+            let idle = self.outstanding.is_empty() && self.growing.is_none();
+            if self.next == self.end && idle && closing.is_none() {
                 if self.guest.one_in(2) {
                     return Ok(());
                 }
@@ -169,6 +186,7 @@ impl<'a> Life<'a> {
             let before = self.disk.steps();
             let stepped = self.world.step();
             self.take_answers()?;
+            self.take_growth()?;
             if self.disk.steps() != before {
                 self.maybe_cut()?;
             }
@@ -216,13 +234,49 @@ impl<'a> Life<'a> {
             self.submit(queue);
             any = true;
         }
+        if self.sectors < self.config.sectors()
+            && self.growing.is_none()
+            && self.next < self.end
+            && self.guest.one_in(100)
+        {
+            self.grow();
+        }
         any || self.next < self.end
+    }
+
+    /// The disk begins to grow, by a few sectors or by all that is left.
+    fn grow(&mut self) {
+        let left = self.config.sectors() - self.sectors;
+        let sectors =
+            self.sectors + if self.guest.one_in(3) { left } else { 1 + self.guest.below(left) };
+        self.tell(format!("grow from {} to {sectors}", self.sectors));
+        let image = self.image.clone();
+        let result = self.world.start(0, async move { image.resize(sectors * SECTOR).await });
+        self.most_sectors = self.most_sectors.max(sectors);
+        self.growing = Some((sectors, result));
+    }
+
+    fn take_growth(&mut self) -> Result<(), String> {
+        let answer = self.growing.as_ref().and_then(|(_, result)| result.borrow().clone());
+        let (Some(answer), Some((sectors, _))) = (answer, &self.growing) else { return Ok(()) };
+        let sectors = *sectors;
+        self.tell(format!("grown to {sectors}: {answer:?}"));
+        self.growing = None;
+        match answer {
+            Ok(()) => self.sectors = sectors,
+            Err(error) if self.config.errors == Errors::None => {
+                return Err(format!("growing fails: {error}"));
+            }
+            Err(_) => (),
+        }
+        Ok(())
     }
 
     fn submit(&mut self, queue: usize) {
         let number = self.next;
         self.next += 1;
-        let step = draw(&mut self.guest, self.config, number);
+        let guest = Guest { config: self.config, sectors: self.sectors };
+        let step = draw(&mut self.guest, guest, number);
         let submitted = match step.effect.changes(number) {
             Some((sectors, token)) => self.model.submit(sectors, token),
             None => self.model.tick(),
@@ -323,7 +377,9 @@ impl<'a> Life<'a> {
         self.states += 1;
         let (after, how) = crash(&self.disk, &mut self.fate);
         self.last_cut = how;
-        let law = Law { config: self.config, model: &self.model, leaks: self.leak_bound() };
+        let sectors = self.sectors..=self.most_sectors;
+        let leaks = self.leak_bound();
+        let law = Law { config: self.config, model: &self.model, leaks, sectors };
         let judged = law.judge(&after, &mut self.fate);
         judged.map_err(|text| format!("power cut, {}: {text}", self.last_cut))
     }
@@ -337,7 +393,13 @@ impl<'a> Life<'a> {
             Errors::None => 0,
             Errors::Some | Errors::Sync => self.config.clusters,
         };
+        // Clusters of zeros over the backing file, old and new tables.
+        let growth = match self.config.growth {
+            Growth::None => 0,
+            Growth::From(_) => self.config.clusters + 8,
+        };
         self.leaks
+            + growth
             + statistics.ready_clusters
             + statistics.dirty_clusters
             + self.peak_held_back

@@ -4,8 +4,9 @@ use std::ops::Range;
 
 use blkring_engine::sim::Rng;
 use blkring_engine::{Flags, IoMem, Request};
+use blkring_qcow2::Version;
 
-use super::config::Config;
+use super::config::{Config, Growth};
 use super::model::{SECTOR, Token, fill, token};
 
 /// A request, and what it does to the sectors of the guest.
@@ -30,8 +31,34 @@ pub(super) enum Effect {
     Flush,
 }
 
+/// What a guest knows of its disk.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Guest<'a> {
+    pub(super) config: &'a Config,
+    /// Sectors that it has now.
+    pub(super) sectors: u64,
+}
+
+impl Guest<'_> {
+    fn clusters(&self) -> u64 {
+        (self.sectors * SECTOR).div_ceil(self.config.cluster)
+    }
+
+    fn per_cluster(&self) -> u64 {
+        self.config.cluster / SECTOR
+    }
+
+    /// Sectors below this are left as they are by a discard: only what covers them hides the backing file.
+    fn kept(&self) -> u64 {
+        match self.config.version {
+            Version::V2 => self.config.backing_sectors().next_multiple_of(self.per_cluster()),
+            Version::V3 => 0,
+        }
+    }
+}
+
 /// Draws the request with this number.
-pub(super) fn draw(rng: &mut Rng, config: &Config, number: u64) -> Step {
+pub(super) fn draw(rng: &mut Rng, config: Guest<'_>, number: u64) -> Step {
     match rng.below(20) {
         0..=8 => write(rng, config, number, Flags::empty()),
         9 | 10 => write(rng, config, number, Flags::FUA),
@@ -45,19 +72,19 @@ pub(super) fn draw(rng: &mut Rng, config: &Config, number: u64) -> Step {
 }
 
 /// Half of everything happens in a few clusters, so that things meet.
-fn cluster(rng: &mut Rng, config: &Config) -> u64 {
+fn cluster(rng: &mut Rng, config: Guest<'_>) -> u64 {
+    let clusters = config.clusters();
     if rng.one_in(2) {
-        let hot = [1, 2, config.clusters - 1];
-        hot[rng.index(hot.len())]
+        let hot = [1, 2, clusters - 1];
+        hot[rng.index(hot.len())].min(clusters - 1)
     } else {
-        rng.below(config.clusters)
+        rng.below(clusters)
     }
 }
 
 /// A range of sectors: within a cluster, a whole one, or over several.
-fn range(rng: &mut Rng, config: &Config) -> Range<usize> {
-    let per_cluster = config.cluster / SECTOR;
-    let all = config.size() / SECTOR;
+fn range(rng: &mut Rng, config: Guest<'_>) -> Range<usize> {
+    let (per_cluster, all) = (config.per_cluster(), config.sectors);
     let start = cluster(rng, config) * per_cluster;
     let (from, len) = match rng.below(5) {
         0 | 1 => (start + rng.below(per_cluster), 1),
@@ -65,7 +92,7 @@ fn range(rng: &mut Rng, config: &Config) -> Range<usize> {
         3 => (start + rng.below(per_cluster), 1 + rng.below(3 * per_cluster)),
         _ => (start, per_cluster * (1 + rng.below(3))),
     };
-    index(from)..index((from + len).min(all))
+    index(from.min(all - 1))..index((from + len).min(all))
 }
 
 fn index(sector: u64) -> usize {
@@ -76,7 +103,7 @@ fn bytes(sectors: &Range<usize>) -> (u64, u64) {
     (sectors.start as u64 * SECTOR, sectors.len() as u64 * SECTOR)
 }
 
-fn write(rng: &mut Rng, config: &Config, number: u64, flags: Flags) -> Step {
+fn write(rng: &mut Rng, config: Guest<'_>, number: u64, flags: Flags) -> Step {
     let sectors = range(rng, config);
     let text = format!("write {sectors:?} {flags:?}");
     let content: Vec<u8> = sectors.clone().flat_map(|s| fill(token(number, s))).collect();
@@ -89,7 +116,7 @@ fn memory(rng: &mut Rng, content: &[u8]) -> IoMem {
     if rng.one_in(2) { IoMem::aligned(content) } else { IoMem::from(content.to_vec()) }
 }
 
-fn zero(rng: &mut Rng, config: &Config, flags: Flags) -> Step {
+fn zero(rng: &mut Rng, config: Guest<'_>, flags: Flags) -> Step {
     let sectors = range(rng, config);
     let text = format!("zero {sectors:?} {flags:?}");
     let (offset, len) = bytes(&sectors);
@@ -97,20 +124,24 @@ fn zero(rng: &mut Rng, config: &Config, flags: Flags) -> Step {
     Step { request, mem: None, effect: Effect::Zero(sectors), text }
 }
 
-fn discard(rng: &mut Rng, config: &Config) -> Step {
-    let all = 0..index(config.size() / SECTOR);
-    let sectors = if rng.one_in(8) { all.clone() } else { range(rng, config) };
+fn discard(rng: &mut Rng, config: Guest<'_>) -> Step {
+    let per_cluster = index(config.per_cluster());
+    let all = 0..index(config.sectors);
+    let mut sectors = if rng.one_in(8) { all.clone() } else { range(rng, config) };
+    if sectors.end == all.end && config.config.growth != Growth::None {
+        // Whether a part of a cluster at the end is discarded depends on when the disk grows.
+        sectors.end = (all.end / per_cluster * per_cluster).max(sectors.start);
+    }
     let text = format!("discard {sectors:?}");
     let (offset, len) = bytes(&sectors);
     // Parts of clusters stay as they are.
-    let per_cluster = index(config.cluster / SECTOR);
-    let start = sectors.start.next_multiple_of(per_cluster);
+    let start = sectors.start.next_multiple_of(per_cluster).max(index(config.kept()));
     let end = sectors.end / per_cluster * per_cluster;
     let effect = Effect::Zero(start..end.max(start));
     Step { request: Request::discard(offset, len), mem: None, effect, text }
 }
 
-fn read(rng: &mut Rng, config: &Config) -> Step {
+fn read(rng: &mut Rng, config: Guest<'_>) -> Step {
     let sectors = range(rng, config);
     let text = format!("read {sectors:?}");
     let (offset, len) = bytes(&sectors);
