@@ -25,6 +25,7 @@ mod open;
 mod options;
 mod plan;
 mod pool;
+mod preallocate;
 mod read;
 mod reclaim;
 mod refblock;
@@ -51,6 +52,7 @@ use blkring_engine::{BufferPool, LaneCounts, Result, Service, Storage};
 pub use extents::{GuestBytes, GuestExtent};
 pub use open::{FileOpener, OpenError, Opener};
 pub use options::{AllocPolicy, ImageOptions};
+pub use preallocate::Preallocation;
 pub use statistics::ImageStatistics;
 
 use decompress::Decompressed;

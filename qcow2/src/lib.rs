@@ -89,7 +89,7 @@ pub use header::{
 };
 pub use image::{
     AllocPolicy, FileOpener, GuestBytes, GuestExtent, Image, ImageInfo, ImageOptions,
-    ImageStatistics, OpenError, Opener,
+    ImageStatistics, OpenError, Opener, Preallocation,
 };
 pub use layout::{CreateError, CreateOptions, Layout, LayoutWrite};
 pub use refcount::{RefcountError, RefcountWidth};

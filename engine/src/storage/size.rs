@@ -39,6 +39,22 @@ impl Storage {
         }
     }
 
+    /// Makes the file at least `size` bytes long, as [`Storage::grow`] does, by a hole: the file system puts no space
+    /// aside for it.
+    ///
+    /// # Errors
+    /// What the kernel says; the size is then what it was.
+    pub async fn grow_by_hole(&self, lane: &Lane, size: u64) -> Result<()> {
+        self.check_writable(Operation::Resize, size)?;
+        self.check_range(Operation::Resize, size, 0)?;
+        if self.size() >= size {
+            return Ok(());
+        }
+        let guard = self.alone_from_end(size).await;
+        // An absolute size is safe here: nobody else grows or writes beyond.
+        if self.size() >= size { Ok(()) } else { self.set_size(lane, size, guard).await }
+    }
+
     /// Sets the size, cutting off or adding a hole.
     ///
     /// # Errors

@@ -236,6 +236,10 @@ impl Layer {
         if inside > 0 && !self.breaks(Variant::AllocationTakenForZero) {
             self.storage.write_zeroes(self.service.lane(), offset, inside, Flags::empty()).await?;
         }
+        let by_holes = self.lock().pools.by_holes > 0;
+        if by_holes {
+            return self.storage.grow_by_hole(self.service.lane(), end).await;
+        }
         self.storage.grow(self.service.lane(), end).await
     }
 

@@ -7,12 +7,13 @@
 
 use std::sync::Arc;
 
-use blkring_engine::tracker::{Class, Guard, Span};
+use blkring_engine::tracker::{Class, Span};
 use blkring_engine::{Access, Context, Flags, IoMem, Operation, Result};
 
 use super::Image;
 use super::cut::Holder;
 use super::layer::{Layer, Lookup};
+use super::preallocate::Preallocation;
 use super::write::Grant;
 use super::zero::{Wanted, ZERO_CHUNK};
 use crate::address::{GuestOffset, HostCluster};
@@ -31,6 +32,18 @@ impl Image {
     /// EINVAL if `size` is no multiple of 512, ENOTSUP if it is smaller than the disk, EFBIG if the clusters are too
     /// small for it, and what the disk says; the size is then what it was.
     pub async fn resize(self: &Arc<Self>, size: u64) -> Result<()> {
+        self.resize_with(size, Preallocation::Off).await
+    }
+
+    /// The same as [`Image::resize`], with space made ready for what is new.
+    ///
+    /// # Errors
+    /// As [`Image::resize`].
+    pub async fn resize_with(
+        self: &Arc<Self>,
+        size: u64,
+        preallocation: Preallocation,
+    ) -> Result<()> {
         let image = self.clone();
         let job = loop {
             let running = {
@@ -39,7 +52,7 @@ impl Image {
                 match state.work.resizing.clone().filter(|job| job.result().is_none()) {
                     Some(running) => running,
                     None => {
-                        let job = self.service.start(image.grow_to(size));
+                        let job = self.service.start(image.grow_to(size, preallocation));
                         state.work.resizing = Some(job.clone());
                         break job;
                     }
@@ -55,7 +68,7 @@ impl Image {
         result
     }
 
-    async fn grow_to(self: Arc<Self>, size: u64) -> Result<()> {
+    async fn grow_to(self: Arc<Self>, size: u64, preallocation: Preallocation) -> Result<()> {
         let _parts = self.parts.begin(Span::new(0, 1), Class::Shared).await;
         let old = self.top.virtual_size();
         let guard = self.tracker.begin(Span::to_infinity(old.min(size)), Class::Serialising).await;
@@ -66,7 +79,10 @@ impl Image {
             return Ok(());
         }
         self.top.extend_l1(&geometry).await?;
-        self.clear(old, size, guard).await?;
+        let mut grant = Grant::Shared(Arc::new(guard));
+        self.clear(old, size, &mut grant).await?;
+        self.make_space((old, size), preallocation, &mut grant).await?;
+        self.flush_metadata().await?;
         self.top.write_size(geometry).await
     }
 
@@ -96,16 +112,15 @@ impl Image {
     }
 
     /// Makes [old, size) read as zeros where it might not: over the backing file, and in what is mapped already.
-    async fn clear(self: &Arc<Self>, old: u64, size: u64, guard: Guard) -> Result<()> {
+    async fn clear(self: &Arc<Self>, old: u64, size: u64, grant: &mut Grant) -> Result<()> {
         let context = Context::of_service(self.service.lane());
-        let mut grant = Grant::Shared(Arc::new(guard));
         let below = self.backing_end().0.clamp(old, size);
         let cluster = self.top.geometry.cluster_size();
         // The cluster that the old end is in, and then whole ones.
         let head = old.next_multiple_of(cluster).min(below);
-        self.write_zeros(&context, (old, head), &mut grant).await?;
+        self.write_zeros(&context, (old, head), grant).await?;
         if self.top.geometry.version() == Version::V2 {
-            self.write_zeros(&context, (head, below), &mut grant).await?;
+            self.write_zeros(&context, (head, below), grant).await?;
         } else {
             let first = self.top.geometry.guest_cluster(GuestOffset::new(head));
             let count = (below - head).div_ceil(cluster);
@@ -120,17 +135,17 @@ impl Image {
                 }
                 Lookup::Data(_, len, lease) | Lookup::Compressed(_, len, lease) => {
                     drop((lease, held.take()));
-                    self.write_zeros(&context, (at, at + len), &mut grant).await?;
+                    self.write_zeros(&context, (at, at + len), grant).await?;
                     at += len;
                 }
                 Lookup::Zero(len) | Lookup::Unallocated(len) => at += len,
             }
         }
-        self.flush_metadata().await
+        Ok(())
     }
 
     /// Writes zeros under a grant that is held already.
-    async fn write_zeros(
+    pub(super) async fn write_zeros(
         self: &Arc<Self>,
         context: &Context,
         (start, end): (u64, u64),

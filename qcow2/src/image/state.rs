@@ -58,6 +58,8 @@ pub(crate) struct Pools {
     pub(crate) next_refill: u64,
     /// How many the last one brought: half of that is the mark for the next.
     pub(crate) last_refill: u64,
+    /// How many want the file to grow by holes, without space on its disk.
+    pub(crate) by_holes: usize,
     /// Cuts asked for since the last refill.
     pub(crate) flushes: u64,
     /// When what the last refill made had landed.

@@ -18,7 +18,7 @@ pub(super) enum Grant {
 
 impl Grant {
     /// A share for a job: the range stays granted until the job has ended, whatever becomes of the request.
-    fn share(&mut self) -> Arc<Guard> {
+    pub(super) fn share(&mut self) -> Arc<Guard> {
         let shared = match std::mem::replace(self, Grant::Moving) {
             Grant::Own(guard) => Arc::new(guard),
             Grant::Shared(shared) => shared,

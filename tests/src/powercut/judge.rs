@@ -147,7 +147,6 @@ fn note(model: &mut Model, effect: &Effect, number: u64) {
 
 /// How many sectors a driver that knows nothing of what was before sees, and what it reads in every sector. Those that
 /// the disk does not have yet are zeros.
-#[expect(clippy::type_complexity, reason = "a number and what is in the sectors")]
 pub(super) fn contents(
     disk: &SimDisk,
     config: &Config,
