@@ -121,6 +121,11 @@ fn a_new_cluster_on_ext4_by_our_counters() {
 }
 
 #[test]
+fn a_new_cluster_on_btrfs_by_our_counters() {
+    by_our_counters(Fs::Btrfs, Below::Nothing);
+}
+
+#[test]
 fn a_copied_cluster_on_xfs_by_our_counters() {
     by_our_counters(Fs::Xfs, Below::Bytes);
 }
