@@ -41,7 +41,7 @@ pub fn as_getopt(command: Command) -> Command {
 /// Reads `words`, the first of which is the program's name. `command` is what they are for.
 pub fn read(command: Command, words: &[OsString]) -> Line {
     let mut reading = command.clone();
-    match reading.try_get_matches_from_mut(words) {
+    match reading.try_get_matches_from_mut(crate::resize::shield(words)) {
         Ok(matches) => Line::Matches(matches),
         Err(error) => match error.kind() {
             ErrorKind::DisplayHelp | ErrorKind::DisplayVersion => Line::Help(error.to_string()),

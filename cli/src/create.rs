@@ -1,6 +1,6 @@
 //! `blkring create`: new images.
 
-mod format_options;
+pub mod format_options;
 
 use std::ffi::OsString;
 use std::fs::File;

@@ -79,7 +79,8 @@ impl Opening {
     }
 }
 
-/// An opened image.
+/// An opened image. Clones are cheap.
+#[derive(Clone)]
 pub enum AnyDisk {
     /// A raw one.
     Raw(Arc<RawDisk>),

@@ -9,6 +9,7 @@ use blkring_bench::stream::StreamError;
 use blkring_engine::{IoError, OpenError, RingUnavailable};
 use blkring_qcow2::CheckError;
 
+use crate::convert::CopyError;
 use crate::image_name::{ImageName, Syntax};
 use crate::name::Name;
 use crate::reason::Reason;
@@ -53,6 +54,20 @@ pub enum Failure {
     /// A request failed and nothing goes on after that.
     #[error("Failed request: {}", describe(.0.errno))]
     Request(IoError),
+    /// Where the bytes of an image are is not known.
+    #[error("Could not read file metadata: {}", describe(.0.errno))]
+    Status(IoError),
+    /// A copy stopped.
+    #[error(transparent)]
+    Copy(CopyError),
+    /// An error of a command that tells errors apart by its exit code.
+    #[error("{failure}")]
+    Coded {
+        /// The exit code.
+        code: u8,
+        /// The error.
+        failure: Box<Failure>,
+    },
     /// The main job failed.
     #[error("{path}: {source}")]
     Job {
@@ -88,7 +103,10 @@ pub enum Failure {
 impl Failure {
     /// The exit code.
     pub fn exit_code(&self) -> ExitCode {
-        ExitCode::FAILURE
+        match self {
+            Failure::Coded { code, .. } => ExitCode::from(*code),
+            _ => ExitCode::FAILURE,
+        }
     }
 
     /// The same, told of another word.
@@ -120,6 +138,7 @@ impl Failure {
     /// The message under a name; several lines at most.
     pub fn text(&self, name: Name) -> String {
         match (self, name) {
+            (Failure::Coded { failure, .. }, _) => failure.text(name),
             (Failure::Open { given, reason, .. }, Name::QemuImg) => {
                 format!("Could not open '{given}': {}", reason.text(name, given))
             }

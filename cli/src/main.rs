@@ -6,22 +6,30 @@
 mod arguments;
 mod bench;
 mod check;
+mod compare;
+mod convert;
 mod create;
+mod dd;
 mod disk;
 mod failure;
 mod image_name;
 mod info;
 mod io;
 mod json;
+mod map;
+mod measure;
 mod name;
 mod number;
 mod options;
 mod probe;
 mod probed;
+mod progress;
 mod qemu_img;
 mod qemu_io;
 mod reason;
+mod resize;
 mod source;
+mod status;
 mod text;
 
 use std::ffi::OsString;
@@ -51,6 +59,12 @@ enum Command {
     Create(create::Options),
     Info(info::Options),
     Check(check::Options),
+    Compare(compare::Options),
+    Convert(convert::Options),
+    Dd(dd::Options),
+    Map(map::Options),
+    Measure(measure::Options),
+    Resize(resize::Options),
     Bench(bench::Options),
     Io(io::Options),
 }
@@ -61,6 +75,12 @@ impl Command {
             Command::Create(options) => create::run(options),
             Command::Info(options) => info::run(options),
             Command::Check(options) => check::run(options),
+            Command::Measure(options) => measure::run(options),
+            Command::Compare(options) => compare::run(options),
+            Command::Dd(options) => dd::run(options),
+            Command::Resize(options) => resize::run(options),
+            Command::Convert(options) => convert::run(options),
+            Command::Map(options) => map::run(options),
             Command::Bench(options) => bench::run(options),
             Command::Io(options) => io::run(options),
         }

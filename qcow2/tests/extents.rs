@@ -159,3 +159,33 @@ fn one_file_of_a_chain_is_asked_alone() {
     let closed = queue.block_on(image.extent(0, M)).unwrap();
     assert_eq!(closed.err().map(|error| error.errno), Some(libc::ESHUTDOWN));
 }
+
+#[test]
+fn the_files_above_one_are_asked_together() {
+    let directory = tempfile::tempdir().unwrap();
+    let file = |name: &str| directory.path().join(name);
+    std::fs::write(file("base.raw"), vec![3; 4 << 20]).unwrap();
+    // Shorter than what lies below it: beyond its end nothing of that is seen.
+    create(&file("middle"), 2 * M, 64 * K, Some(("base.raw", "raw")));
+    write(&file("middle"), &[(M, 64 * K, Some(2))]);
+    create(&file("top"), 4 * M, 64 * K, Some(("middle", "qcow2")));
+    write(&file("top"), &[(0, 64 * K, Some(1))]);
+    let mut queue = queue();
+    let image = open(&mut queue, &file("top"), Access::ReadOnly);
+    queue.attach(&image).unwrap();
+    assert_eq!(**image.storage_at(2).unwrap().path(), *file("base.raw").to_str().unwrap());
+    assert!(image.storage_at(3).is_none());
+    let clusters = [0, 1, 2, 3].map(|depth| image.cluster_size_at(depth));
+    assert_eq!(clusters, [Some(64 * K), Some(64 * K), None, None]);
+    let mut ask = |depth, offset| {
+        let extent = queue.block_on(image.extent_above(depth, offset, 4 * M)).unwrap().unwrap();
+        (extent.len / K, extent.depth, extent.is_absent())
+    };
+    assert_eq!(ask(1, 64 * K), (4 * K - 64, 0, true));
+    assert_eq!(ask(2, 64 * K), (K - 64, 1, true));
+    assert_eq!(ask(2, M), (64, 1, false));
+    // Zeros for sure, whatever the base holds there.
+    assert_eq!(ask(2, 3 * M), (K, 0, false));
+    assert_eq!(ask(3, 3 * M), (K, 0, true));
+    assert_eq!(ask(3, 64 * K), (K - 64, 2, false));
+}

@@ -23,3 +23,4 @@ pub mod snapshots;
 mod sweep;
 pub mod tidy;
 pub mod tools;
+pub mod twins;

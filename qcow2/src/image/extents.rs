@@ -68,20 +68,30 @@ impl Image {
     /// EINVAL unless `offset` < `limit` and `limit` is within the virtual size; ESHUTDOWN once the image is closed;
     /// of the files, and of tables that cannot be followed.
     pub async fn extent(&self, offset: u64, limit: u64) -> Result<GuestExtent> {
-        let mut depth = 0;
-        let mut limit = limit;
+        self.extent_above(self.depth(), offset, limit).await
+    }
+
+    /// The same as the topmost `depth` files of the chain see it: [`GuestBytes::Absent`] means that none of them has
+    /// these bytes, so that the file below them decides.
+    ///
+    /// # Errors
+    /// As [`Image::extent`].
+    pub async fn extent_above(&self, depth: usize, offset: u64, limit: u64) -> Result<GuestExtent> {
+        let (mut level, mut limit) = (0, limit);
         loop {
-            let found = self.extent_in(depth, offset, limit).await?;
-            let Some(next) = self.chain.backing.get(depth).filter(|_| found.is_absent()) else {
-                return Ok(found);
-            };
+            let mut found = self.extent_in(level, offset, limit).await?;
+            let next = self.chain.backing.get(level).filter(|_| level + 1 < depth);
+            let Some(next) = next.filter(|_| found.is_absent()) else { return Ok(found) };
             // Beyond the end of what lies below everything is zero, and nothing further down is seen.
             let end = next.guest_size();
             if offset >= end {
+                if depth < self.depth() {
+                    found.bytes = GuestBytes::Zero(None);
+                }
                 return Ok(found);
             }
             limit = (found.offset + found.len).min(end);
-            depth += 1;
+            level += 1;
         }
     }
 
@@ -132,6 +142,24 @@ impl Image {
                 }
             }
         }
+    }
+
+    /// A file of the chain, `depth` files below the topmost.
+    pub fn storage_at(&self, depth: usize) -> Option<&Arc<Storage>> {
+        let Some(below) = depth.checked_sub(1) else { return Some(&self.top.storage) };
+        self.chain.backing.get(below).map(|member| match member {
+            Member::Qcow2(layer) => &layer.storage,
+            Member::Raw(storage) => storage,
+        })
+    }
+
+    /// Bytes of a cluster in a file of the chain; `None` for a raw one, and if there is no such file.
+    pub fn cluster_size_at(&self, depth: usize) -> Option<u64> {
+        let Some(below) = depth.checked_sub(1) else { return Some(self.info.cluster_size) };
+        self.chain.backing.get(below).and_then(|member| match member {
+            Member::Qcow2(layer) => Some(layer.geometry.cluster_size()),
+            Member::Raw(_) => None,
+        })
     }
 
     /// Bytes of the disk that a file of the chain holds; `None` if there is no such file.

@@ -1,0 +1,144 @@
+//! Where a copy goes: made new, or there already.
+
+use std::os::unix::fs::MetadataExt;
+use std::path::Path;
+
+use blkring_engine::{Access, Disk, Queue};
+use blkring_qcow2::{Backing, Compatible, CreateOptions};
+
+use super::Under;
+use super::options::{Existing, Order};
+use crate::create;
+use crate::create::format_options::FormatOptions;
+use crate::disk::{AnyDisk, Opening};
+use crate::failure::Failure;
+use crate::image_name::ImageName;
+use crate::options::Format;
+
+/// The target, open.
+pub struct Opened {
+    image: AnyDisk,
+    /// The way to it.
+    pub disk: Disk,
+    /// What it reads as where nothing is written.
+    pub under: Under,
+    /// If it shares a file with the source: how many files of the source lie above that.
+    pub above: Option<usize>,
+    /// If it does not: the file below it.
+    pub below: Option<AnyDisk>,
+    /// Bytes of its clusters, if it has some.
+    pub cluster_size: Option<u64>,
+}
+
+impl Opened {
+    /// Makes the copy durable, unless flushes are ignored, and closes it.
+    pub fn finish(&self, queue: &mut Queue) -> Result<(), Failure> {
+        queue.block_on(self.disk.flush())?.map_err(Failure::Close)?;
+        self.image.close(queue)
+    }
+}
+
+/// Refuses a target that is a part of the source: it would be destroyed before it is read.
+pub fn spare_sources(order: &Order, images: &[AnyDisk]) -> Result<(), Failure> {
+    let Ok(metadata) = order.target.path().metadata() else { return Ok(()) };
+    let identity = (metadata.dev(), metadata.ino());
+    if images.iter().any(|image| image.has_file(identity)) {
+        let text = "the target is the source, or a file below it";
+        return Err(failure(order, text));
+    }
+    Ok(())
+}
+
+/// Makes the target, unless it is there already, and opens it.
+pub fn open(
+    queue: &mut Queue,
+    order: &Order,
+    images: &[AnyDisk],
+    size: u64,
+) -> Result<Opened, Failure> {
+    if order.existing == Existing::No {
+        make(order, size)?;
+    }
+    let opening =
+        Opening { cache: order.target_cache, access: Access::ReadWrite, ..Opening::read_only() };
+    let image = AnyDisk::open(queue, &order.target, opening)?;
+    let disk = image.attach(queue)?;
+    if image.virtual_size() < size {
+        return Err(Failure::Usage("output file is smaller than input file".to_owned()));
+    }
+    let mut opened = Opened {
+        disk,
+        under: match order.existing {
+            Existing::No | Existing::Zero => Under::Zeros,
+            Existing::Yes => Under::Unknown,
+        },
+        above: None,
+        below: None,
+        cluster_size: match &image {
+            AnyDisk::Qcow2(image) => Some(image.info().cluster_size),
+            _ => None,
+        },
+        image,
+    };
+    if order.given.backing_file.is_some() {
+        look_below(queue, order, images, &mut opened)?;
+    }
+    Ok(opened)
+}
+
+/// Finds out whether the file below the target is one of the source's.
+fn look_below(
+    queue: &mut Queue,
+    order: &Order,
+    images: &[AnyDisk],
+    opened: &mut Opened,
+) -> Result<(), Failure> {
+    let AnyDisk::Qcow2(target) = &opened.image else { return Ok(()) };
+    let Some(file) = target.storage_at(1) else { return Ok(()) };
+    if let [AnyDisk::Qcow2(source)] = images {
+        let is_it = |depth: &usize| {
+            source.storage_at(*depth).is_some_and(|one| one.identity() == file.identity())
+        };
+        opened.above = (1..source.depth()).find(is_it);
+    }
+    if opened.above.is_some() {
+        opened.under = Under::Shared;
+        return Ok(());
+    }
+    let format = target.info().backing_format.as_deref().map(crate::options::format);
+    let format = format.and_then(Result::ok).expect("the target was opened with it");
+    let name = ImageName::of_file(Path::new(&**file.path())).of_format(format);
+    let opening = Opening { share: order.share, ..Opening::read_only() };
+    opened.below = Some(AnyDisk::open(queue, &name, opening)?);
+    opened.under = Under::Compared;
+    Ok(())
+}
+
+fn failure(order: &Order, text: &str) -> Failure {
+    let path = order.target.path().display();
+    Failure::Usage(format!("{path}: {}: {text}", order.cannot_make))
+}
+
+fn make(order: &Order, size: u64) -> Result<(), Failure> {
+    let path = order.target.path();
+    let made = match order.format {
+        Format::Raw => create::raw(path, size),
+        Format::Qcow2 => create::image(path, &plan(&order.given, size)),
+    };
+    made.map_err(|error| {
+        let text = error.to_string();
+        let prefix = format!("{}: ", path.display());
+        failure(order, text.strip_prefix(&prefix).unwrap_or(&text))
+    })
+}
+
+fn plan(given: &FormatOptions, size: u64) -> CreateOptions {
+    let bytes = |text: &String| text.clone().into_bytes();
+    let backing = given.backing_file.as_ref().map(|name| Backing {
+        name: bytes(name),
+        format: given.backing_format.as_ref().map(bytes).unwrap_or_default(),
+    });
+    let mut compatible = Compatible::empty();
+    compatible.set(Compatible::LAZY_REFCOUNTS, given.lazy_refcounts);
+    CreateOptions { size, cluster_size: given.cluster_size, backing, compatible }
+}

@@ -1,0 +1,123 @@
+//! `resize` and `dd` beside the installed qemu-img.
+
+use std::fs;
+use std::os::unix::fs::MetadataExt;
+
+use blkring_tests::twins::Twins;
+
+const MIB: u64 = 1 << 20;
+
+#[test]
+fn raw_files_change_as_with_qemu_img() {
+    let Some(twins) = Twins::new() else { return };
+    twins.raw("one.raw", MIB, &[(0, 1 << 20)]);
+    twins.raw("odd.raw", 1000, &[(0, 1000)]);
+    for image in ["one.raw", "odd.raw"] {
+        for line in [
+            "-f raw OUT 2M",
+            "-f raw OUT +512",
+            "-f raw OUT 500",
+            "-f raw --shrink OUT 500",
+            "-f raw --shrink OUT -512",
+            "-f raw OUT -512",
+            "-f raw OUT +1000",
+            "-f raw OUT +1",
+            "-f raw -q OUT 2M",
+            "-f raw OUT 2M -q",
+            "-f raw OUT x",
+            "-f raw OUT +x",
+            "-f raw OUT",
+            "-f raw",
+            "-f raw OUT 1M 1M",
+            "-f raw OUT 1020",
+            "-f raw OUT 1024",
+            "-f raw --preallocation=falloc OUT 4M",
+            "-f raw --preallocation=full OUT 4M",
+            "-f raw --preallocation=metadata OUT 4M",
+            "-f raw --preallocation=foo OUT 4M",
+            "-f raw --shrink --preallocation=falloc OUT 512",
+            "-f raw OUT -8M",
+            "-f raw --shrink OUT -8M",
+            "-f raw --shrink OUT 0",
+            "-f raw OUT +0",
+            "-f raw OUT 8E",
+            "-f raw OUT +9223372036854775807",
+            "-f raw -X OUT 3",
+            "-f foo OUT 2M",
+            "-f raw no-such-file 2M",
+            "OUT 2M",
+        ] {
+            twins.same_after(&format!("resize {line}"), |out| {
+                fs::copy(twins.path(image), out).expect("room for it");
+            });
+            let [theirs, ours] = ["theirs", "ours"].map(|name| twins.path(name));
+            let blocks = [&theirs, &ours].map(|path| fs::metadata(path).unwrap().blocks());
+            assert_eq!(blocks[0], blocks[1], "{line}");
+            assert!(fs::read(theirs).unwrap() == fs::read(ours).unwrap(), "{line}");
+        }
+    }
+}
+
+#[test]
+fn parts_are_copied_as_qemu_img_copies_them() {
+    let Some(twins) = Twins::new() else { return };
+    twins.raw("data.raw", 9 * MIB, &[(0, 3 << 20), (7 << 20, 100)]);
+    twins.raw("odd.raw", 1000, &[(0, 1000)]);
+    twins.theirs("convert -f raw -O qcow2 data.raw data.q");
+    for line in [
+        "if=data.raw of=OUT",
+        "if=data.raw of=OUT bs=1M count=3",
+        "-f raw -O qcow2 if=data.raw of=OUT bs=1M count=3 skip=1",
+        "-f raw if=data.raw of=OUT bs=1000 count=3",
+        "-f raw if=data.raw of=OUT bs=1000 skip=9437",
+        "-f raw if=data.raw of=OUT bs=1M skip=100",
+        "-f raw -O qcow2 if=data.raw of=OUT bs=1M skip=300",
+        "-f raw if=data.raw of=OUT bs=1M count=1 skip=3",
+        "-f raw if=data.raw of=OUT bs=0",
+        "-f raw if=data.raw of=OUT bs=-1",
+        "-f raw if=data.raw of=OUT bs=x",
+        "-f raw if=data.raw of=OUT bs=3G",
+        "-f raw if=data.raw of=OUT count=x",
+        "-f raw if=data.raw of=OUT count=1k bs=1M",
+        "-f raw if=data.raw of=OUT count=18446744073709551615",
+        "-f raw if=data.raw of=OUT count=0",
+        "-f raw if=data.raw of=OUT skip=x",
+        "-f raw if=data.raw of=OUT foo=3",
+        "-f raw if=data.raw of=OUT foo",
+        "-f raw if=data.raw of=OUT isize=1",
+        "-f raw if=data.raw",
+        "-f raw if=no-such-file of=OUT",
+        "-f raw if=data.raw of=no/such/place",
+        "-f raw -O foo if=data.raw of=OUT",
+        "-f foo if=data.raw of=OUT",
+        "-n -f raw if=data.raw of=OUT",
+        "-f raw if=data.raw of=OUT bs=1 count=7",
+        "-f raw if=odd.raw of=OUT bs=1k",
+        "-f raw if=odd.raw of=OUT bs=700",
+        "-f raw -O qcow2 if=odd.raw of=OUT bs=700",
+        "-f raw if=odd.raw of=OUT bs=500 skip=2",
+        "-f raw if=odd.raw of=OUT bs=500 skip=3",
+        "if=data.q of=OUT bs=100k skip=7",
+        "-U -O qcow2 if=data.q of=OUT bs=4k skip=7 count=1000",
+    ] {
+        let ended = twins.same(&format!("dd {line}"));
+        if ended.code == Some(0) {
+            twins.copies_agree(line);
+            let blocks =
+                ["theirs", "ours"].map(|name| fs::metadata(twins.path(name)).unwrap().blocks());
+            assert!(blocks[1] <= blocks[0] + 2048, "{line}: {blocks:?}");
+        }
+    }
+}
+
+/// The installed one destroys its input here.
+#[test]
+fn no_part_is_copied_over_its_own_image() {
+    let Some(twins) = Twins::new() else { return };
+    twins.raw("data.raw", MIB, &[(0, 1 << 20)]);
+    let before = fs::read(twins.path("data.raw")).unwrap();
+    let ended = twins.ours_ends("dd -f raw if=data.raw of=./data.raw count=1");
+    assert_eq!(ended.code, Some(1));
+    assert!(ended.stderr.contains("the target is the source"), "{ended:?}");
+    assert!(fs::read(twins.path("data.raw")).unwrap() == before);
+}
