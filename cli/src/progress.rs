@@ -78,7 +78,7 @@ impl Progress {
             Some(Form::Json(descriptor)) => Sink::Json(descriptor_file(descriptor)?),
         };
         let mut progress = Progress { sink, total, done: 0, told: None, step: 1.0, asked };
-        progress.look();
+        progress.tell(0.0);
         Ok(progress)
     }
 
@@ -111,10 +111,17 @@ impl Progress {
         let due = self.told.is_none_or(|told| percent >= told + self.step)
             || (percent >= 100.0 && self.told < Some(100.0));
         match &self.sink {
-            Sink::Json(_) if asked || due => self.line(percent),
-            _ if asked => eprintln!("    ({percent:.2}/100%)"),
-            Sink::Percent if due => print_percent(percent),
-            _ => return,
+            Sink::Percent | Sink::Nowhere if asked => eprintln!("    ({percent:.2}/100%)"),
+            _ if asked || due => self.tell(percent),
+            _ => (),
+        }
+    }
+
+    fn tell(&mut self, percent: f64) {
+        match &self.sink {
+            Sink::Nowhere => (),
+            Sink::Percent => print_percent(percent),
+            Sink::Json(_) => self.line(percent),
         }
         self.told = Some(percent);
     }

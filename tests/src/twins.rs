@@ -1,8 +1,10 @@
-//! `qemu-img` twice: the installed one, and this program through a link of that name.
+//! `qemu-img` twice: the installed one, and this program called by that name.
 
 use std::fs::{self, File};
-use std::os::unix::fs::{FileExt, symlink};
+use std::os::unix::fs::FileExt;
+use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
 
 use crate::beside::{Run, run};
 use crate::{program, tools};
@@ -24,12 +26,8 @@ impl Twins {
             return None;
         }
         let dir = tempfile::tempdir().expect("a temporary directory");
-        let links = dir.path().join("links");
-        fs::create_dir(&links).expect("the directory is writable");
-        let ours = links.join("qemu-img");
-        symlink(program::blkring(), &ours).expect("the directory is writable");
         let theirs = tools::find("qemu-img").expect("found above");
-        Some(Twins { dir, theirs, ours })
+        Some(Twins { dir, theirs, ours: program::blkring().to_owned() })
     }
 
     /// Where both run.
@@ -141,18 +139,23 @@ impl Twins {
     }
 
     fn run(&self, program: &Path, line: &str, out: &str) -> Run {
-        let words: Vec<String> =
-            line.split_whitespace().map(|word| word.replace("OUT", out)).collect();
-        let words: Vec<&str> = words.iter().map(String::as_str).collect();
-        let run = run(program, self.dir(), &words);
-        let plain =
-            |text: &str| if out.is_empty() { text.to_owned() } else { text.replace(out, "OUT") };
+        let words = line.split_whitespace().map(|word| word.replace("OUT", out));
+        let output = Command::new(program)
+            .arg0("qemu-img")
+            .args(words)
+            .current_dir(self.dir())
+            .env("LC_ALL", "C")
+            .stdin(Stdio::null())
+            .output()
+            .expect("the program was found before");
+        let plain = |bytes: &[u8]| {
+            let text = String::from_utf8_lossy(bytes);
+            if out.is_empty() { text.into_owned() } else { text.replace(out, "OUT") }
+        };
         // The format driver of the other says more of a damaged image.
-        let stderr: Vec<&str> = run
-            .stderr
-            .lines()
-            .filter(|line| !line.starts_with("qcow2: Image is corrupt: "))
-            .collect();
-        Run { stdout: plain(&run.stdout), stderr: plain(&stderr.join("\n")), code: run.code }
+        let stderr = plain(&output.stderr);
+        let own = stderr.lines().filter(|line| !line.starts_with("qcow2: Image is corrupt: "));
+        let stderr = own.collect::<Vec<_>>().join("\n");
+        Run { stdout: plain(&output.stdout), stderr, code: output.status.code() }
     }
 }

@@ -8,7 +8,7 @@ use super::{Salvage, Sequence};
 use crate::create::format_options::FormatOptions;
 use crate::failure::Failure;
 use crate::image_name::{ImageName, Syntax};
-use crate::number::{NumberError, size};
+use crate::number::{NumberError, counts, size};
 use crate::options::{self, CacheMode, Format, Share, cache_mode};
 use crate::progress::Form;
 use crate::status::SECTOR;
@@ -313,11 +313,9 @@ impl Options {
     }
 
     fn pieces(&self) -> Result<usize, Failure> {
-        match self.parallel.as_deref().map(str::parse) {
-            None => Ok(PIECES),
-            Some(Ok(pieces @ 1..=16)) => Ok(pieces),
-            Some(_) => usage("Invalid number of coroutines specified. Must be between 1 and 16."),
-        }
+        let Some(word) = &self.parallel else { return Ok(PIECES) };
+        let pieces = counts("number of coroutines", 1..=16)(word).map_err(Failure::Usage)?;
+        Ok(usize::try_from(pieces).expect("16 at most"))
     }
 }
 

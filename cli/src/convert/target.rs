@@ -140,5 +140,6 @@ fn plan(given: &FormatOptions, size: u64) -> CreateOptions {
     });
     let mut compatible = Compatible::empty();
     compatible.set(Compatible::LAZY_REFCOUNTS, given.lazy_refcounts);
-    CreateOptions { size, cluster_size: given.cluster_size, backing, compatible }
+    let cluster_size = given.cluster_size;
+    CreateOptions { size, cluster_size, backing, compatible, ..CreateOptions::default() }
 }
