@@ -2,8 +2,10 @@
 
 use std::ffi::OsString;
 use std::process::ExitCode;
+use std::sync::Arc;
 
 use blkring_engine::{Access, Flags, IoError, Queue, QueueOptions, QueueSeed, Storage};
+use blkring_qcow2::Image;
 use clap::Args;
 
 use crate::disk::{AnyDisk, Opening};
@@ -91,7 +93,7 @@ pub fn run(options: &Options) -> Result<ExitCode, Failure> {
         );
     }
     match &image {
-        AnyDisk::Qcow2(_) => return usage("Resizing a qcow2 image is not supported"),
+        AnyDisk::Qcow2(image) => qcow2_size(&mut queue, image, (old, new), preallocation)?,
         raw => raw_size(&mut queue, raw.storage(), new, preallocation)?,
     }
     image.close(&mut queue)?;
@@ -99,6 +101,28 @@ pub fn run(options: &Options) -> Result<ExitCode, Failure> {
         println!("Image resized.");
     }
     Ok(ExitCode::SUCCESS)
+}
+
+fn qcow2_size(
+    queue: &mut Queue,
+    image: &Arc<Image>,
+    (old, new): (u64, u64),
+    preallocation: Preallocation,
+) -> Result<(), Failure> {
+    const SECTOR: u64 = 512;
+    if !new.is_multiple_of(SECTOR) {
+        return usage("The new size must be a multiple of 512");
+    }
+    if new < old {
+        return usage("Shrinking a qcow2 image is not supported");
+    }
+    if preallocation != Preallocation::Off {
+        return usage("--preallocation is not supported for a qcow2 image");
+    }
+    match queue.block_on(image.resize(new))? {
+        Ok(()) => Ok(()),
+        Err(error) => usage(&format!("Failed to resize: {error}")),
+    }
 }
 
 fn raw_size(

@@ -59,6 +59,28 @@ fn raw_files_change_as_with_qemu_img() {
 }
 
 #[test]
+fn qcow2_images_grow_as_with_qemu_img() {
+    let Some(twins) = Twins::new() else { return };
+    for line in ["OUT 2M", "OUT +512", "OUT +1000", "-q OUT 3T", "OUT 1M", "OUT 512k", "OUT -1M"] {
+        let ended = twins.same_after(&format!("resize {line}"), |out| {
+            let name = out.file_name().unwrap().to_str().unwrap();
+            twins.theirs(&format!("create -q -f qcow2 {name} 1M"));
+            twins.io("", name, &["write -P 7 1000k 24k"]);
+        });
+        if ended.code == Some(0) {
+            twins.copies_agree(line);
+        }
+    }
+    // Not there yet, and said so.
+    twins.theirs("create -q -f qcow2 image 1M");
+    for line in ["--shrink image 512k", "--preallocation=full image 2M"] {
+        let ended = twins.ours_ends(&format!("resize {line}"));
+        assert_eq!(ended.code, Some(1), "{line}");
+        assert!(ended.stderr.contains("not supported"), "{ended:?}");
+    }
+}
+
+#[test]
 fn parts_are_copied_as_qemu_img_copies_them() {
     let Some(twins) = Twins::new() else { return };
     twins.raw("data.raw", 9 * MIB, &[(0, 3 << 20), (7 << 20, 100)]);
