@@ -102,7 +102,12 @@ mod tests {
     fn a_gate_counts() {
         let gate = Gate::new(2);
         let passes = RefCell::new(Vec::new());
-        let enter = || ready(async { passes.borrow_mut().push(gate.enter().await) });
+        let enter = || {
+            ready(async {
+                let pass = gate.enter().await;
+                passes.borrow_mut().push(pass);
+            })
+        };
         assert!(ready(gate.empty()) && enter() && enter() && !enter());
         assert!(!ready(gate.empty()));
         passes.borrow_mut().pop();
