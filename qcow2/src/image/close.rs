@@ -93,9 +93,16 @@ impl Layer {
         };
         self.lower_now(losses).await?;
         if let Some(end) = self.end_of_use().await? {
-            let size = self.geometry.host_offset(end).get();
-            // A block that the disk may name or not stays within the file.
-            let sure = self.lock().refcounts.half_named.is_none();
+            // A block that the disk may name or not stays within the file, and so does what is in use although nothing
+            // counts it.
+            let (sure, uncounted) = {
+                let state = self.lock();
+                let metadata = state.metadata.iter().max().map_or(0, |last| last.get() + 1);
+                let distrusted = state.refcounts.distrusted_end();
+                let sure = state.refcounts.half_named.is_none();
+                (sure, distrusted.max(HostCluster::new(metadata)))
+            };
+            let size = self.geometry.host_offset(end.max(uncounted)).get();
             if sure && size < self.storage.size() {
                 self.storage.resize(self.service.lane(), size).await?;
             }

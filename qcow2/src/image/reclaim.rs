@@ -4,8 +4,15 @@
 //! use go to the pool as they are, so that crashes do not add up. The search reads every L2 table; where that is too
 //! much, or where the image has parts that this driver does not know and that may own clusters, it is left out, and
 //! a check with repair finds them.
+//!
+//! The walk sees every host cluster that an entry names, so it looks at their counts as well. A count of zero there is
+//! a contradiction: believed, it would have a refill zero a guest's bytes for another guest cluster, or closing cut
+//! them off. Such clusters are noted and neither given out nor cut off; where they are too many, or an entry cannot be
+//! followed, nothing at or below the highest cluster in use is. That costs the refcount blocks of what is in use, a fourth of the L2 tables at most.
+//! What is not protected: images whose walk is left out, and counts that are above zero and still too low.
 
 use std::collections::HashSet;
+use std::sync::Arc;
 
 use blkring_engine::{IoMem, Lane, Result, Storage};
 
@@ -33,6 +40,9 @@ const MAX_BLOCK_BYTES: u64 = 16 << 20;
 /// Clusters taken back at most: far more than any reservation.
 const MAX_FOUND: u64 = 1 << 18;
 
+/// Clusters noted at most that an entry names and nothing counts.
+const MAX_UNCOUNTED: usize = 1 << 16;
+
 /// Puts the counted clusters behind the last one in use into the pool.
 pub(super) async fn reclaim(
     lane: &Lane,
@@ -55,7 +65,7 @@ pub(super) async fn reclaim(
     if named > MAX_TABLES || tables.len() as u64 * geometry.cluster_size() > MAX_TABLE_BYTES {
         return Ok(());
     }
-    let Some(highest) = highest_in_use(lane, storage, state, &tables, &geometry).await? else {
+    let Some(highest) = walk(lane, storage, state, tables, &geometry).await? else {
         return Ok(());
     };
     let mut next = highest.get() + 1;
@@ -120,38 +130,104 @@ async fn add_inactive(
     Ok(true)
 }
 
-/// The highest cluster that anything names. `None` if an entry cannot be followed: then nothing is sure.
-async fn highest_in_use(
+/// The highest cluster that anything names. `None` if an entry cannot be followed: then nothing is sure. Notes what
+/// is named and not counted.
+async fn walk(
     lane: &Lane,
     storage: &Storage,
-    state: &State,
-    tables: &HashSet<HostCluster>,
+    state: &mut State,
+    tables: HashSet<HostCluster>,
     geometry: &Geometry,
 ) -> Result<Option<HostCluster>> {
-    let mut highest = state.metadata.iter().chain(tables).copied().max().unwrap_or_default();
-    let mut tables: Vec<HostCluster> = tables.iter().copied().collect();
+    let mut highest = state.metadata.iter().chain(&tables).copied().max().unwrap_or_default();
+    let mut tables: Vec<HostCluster> = tables.into_iter().collect();
     tables.sort_unstable();
+    let mut counts = Counts { reads_left: tables.len() + MAX_TABLES, uncounted: HashSet::new() };
+    // Those of snapshots are in no other list.
+    let mut sure = counts.look(lane, storage, state, &tables, geometry).await?;
+    let mut followed = true;
     for table in tables {
         let bytes = read_cluster(lane, storage, table, geometry).await?;
         let (entries, _) = bytes.as_chunks::<8>();
+        let mut named = Vec::with_capacity(entries.len());
         for raw in entries {
             match L2Entry::decode(u64::from_be_bytes(*raw), geometry) {
-                Ok(entry) => highest = highest.max(last_of(entry, geometry).unwrap_or_default()),
-                Err(_) => return Ok(None),
+                Ok(entry) => named.extend(clusters_of(entry, geometry)),
+                Err(_) => followed = false,
             }
         }
+        named.sort_unstable();
+        highest = highest.max(named.last().copied().unwrap_or_default());
+        sure = sure && counts.look(lane, storage, state, &named, geometry).await?;
     }
-    Ok(Some(highest))
+    sure &= followed;
+    if !counts.uncounted.is_empty() || !sure {
+        let count = counts.uncounted.len();
+        tracing::warn!(path = %storage.path(), count, sure, "clusters in use that nothing counts");
+    }
+    state.refcounts.distrust(counts.uncounted);
+    if !sure {
+        let end = if followed { HostCluster::ZERO } else { state.refcounts.end() };
+        state.refcounts.distrust_below(end.max(HostCluster::new(highest.get() + 1)));
+    }
+    Ok(followed.then_some(highest))
 }
 
-/// The last cluster that an entry names.
-fn last_of(entry: L2Entry, geometry: &Geometry) -> Option<HostCluster> {
-    match entry.mapping {
-        Mapping::Compressed(data) => {
-            let (first, count) = data.clusters(geometry);
-            Some(HostCluster::new(first.get() + count - 1))
+/// The clusters that an entry names.
+fn clusters_of(entry: L2Entry, geometry: &Geometry) -> impl Iterator<Item = HostCluster> {
+    let (first, count) = match entry.mapping {
+        Mapping::Compressed(data) => data.clusters(geometry),
+        mapping => mapping.host_cluster().map_or((HostCluster::ZERO, 0), |host| (host, 1)),
+    };
+    (first.get()..first.get() + count).map(HostCluster::new)
+}
+
+/// What the refcounts say of clusters that entries name.
+struct Counts {
+    /// Refcount blocks read at most: entries all over the place need one each.
+    reads_left: usize,
+    uncounted: HashSet<HostCluster>,
+}
+
+impl Counts {
+    /// Notes those of `named`, which is sorted, that nothing counts. Says whether that can be told of all of them.
+    async fn look(
+        &mut self,
+        lane: &Lane,
+        storage: &Storage,
+        state: &mut State,
+        named: &[HostCluster],
+        geometry: &Geometry,
+    ) -> Result<bool> {
+        for group in
+            named.chunk_by(|a, b| geometry.refblock_index(*a) == geometry.refblock_index(*b))
+        {
+            let Some(&first) = group.first() else { continue };
+            let index = geometry.refblock_index(first);
+            let block =
+                match (state.refcounts.cached(index), state.refcounts.block_at(index, geometry)) {
+                    (Some(block), _) => Some(block),
+                    (None, Ok(Some(cluster))) => {
+                        if self.reads_left == 0 {
+                            return Ok(false);
+                        }
+                        self.reads_left -= 1;
+                        let block = Arc::new(read_cluster(lane, storage, cluster, geometry).await?);
+                        state.refcounts.cache(index, block.clone());
+                        Some(block)
+                    }
+                    (None, Ok(None) | Err(_)) => None,
+                };
+            let count = |cluster: HostCluster| {
+                let block = block.as_ref()?;
+                geometry.refcounts().get(block, geometry.refcount_index(cluster))
+            };
+            self.uncounted.extend(group.iter().filter(|one| count(**one).unwrap_or(0) == 0));
+            if self.uncounted.len() > MAX_UNCOUNTED {
+                return Ok(false);
+            }
         }
-        mapping => mapping.host_cluster(),
+        Ok(true)
     }
 }
 

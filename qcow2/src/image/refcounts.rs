@@ -4,7 +4,7 @@
 //! change that is not on its way. After a failed write the block is dropped and loaded anew: what the disk has is
 //! then what counts.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, HashMap, HashSet};
 use std::ops::Range;
 use std::sync::Arc;
 
@@ -27,6 +27,10 @@ pub(crate) struct Refcounts {
     cursor: HostCluster,
     /// The first cluster beyond everything that is or was in use.
     end: HostCluster,
+    /// Clusters that entries name although nothing counts them: never given out, never cut off.
+    uncounted: HashSet<HostCluster>,
+    /// The same for all clusters below.
+    floor: HostCluster,
     /// The block whose table entry may be on the disk or not, since its write has failed, and where it lies.
     pub(crate) half_named: Option<(usize, HostCluster)>,
     /// What counts should be whose writes have failed: the disk has that, or what was before.
@@ -43,6 +47,8 @@ impl Refcounts {
             blocks: HashMap::new(),
             cursor: HostCluster::ZERO,
             end,
+            uncounted: HashSet::new(),
+            floor: HostCluster::ZERO,
             half_named: None,
             in_doubt: BTreeMap::new(),
         }
@@ -180,7 +186,28 @@ impl Refcounts {
 
     /// Where the search for free clusters begins.
     pub(crate) fn cursor(&self) -> HostCluster {
-        self.cursor
+        self.cursor.max(self.floor)
+    }
+
+    /// Entries name these clusters, and nothing counts them.
+    pub(crate) fn distrust(&mut self, uncounted: HashSet<HostCluster>) {
+        self.uncounted = uncounted;
+    }
+
+    /// Any count of zero below `floor` may be wrong.
+    pub(crate) fn distrust_below(&mut self, floor: HostCluster) {
+        self.floor = floor;
+    }
+
+    /// Whether an entry names a cluster that nothing counts.
+    pub(crate) fn is_uncounted(&self, cluster: HostCluster) -> bool {
+        self.uncounted.contains(&cluster)
+    }
+
+    /// The first cluster behind all that may be in use although nothing counts it.
+    pub(crate) fn distrusted_end(&self) -> HostCluster {
+        let last = self.uncounted.iter().max();
+        last.map_or(self.floor, |last| self.floor.max(HostCluster::new(last.get() + 1)))
     }
 
     pub(crate) fn search_from(&mut self, cursor: HostCluster) {

@@ -204,7 +204,8 @@ impl Layer {
             let limit = HostCluster::new(end.get().max(cursor.get()) + want).min(range_end);
             let mut state = self.lock();
             // After a failed cut the disk may show a count of zero whose decrement is still to be written again.
-            let is_taken = |cluster| state.unlinks.is_losing(cluster);
+            let is_taken =
+                |cluster| state.unlinks.is_losing(cluster) || state.refcounts.is_uncounted(cluster);
             let runs = free_runs(&block, cursor..limit, want, is_taken, &self.geometry);
             let Some(&(last, len)) = runs.last() else {
                 state.refcounts.search_from(limit);
