@@ -234,6 +234,11 @@ impl Image {
                 _ => return Err(OpenError::BackingFormat { path: referrer, format }),
             }
         }
+        if access == header::Access::Write {
+            // What a killed process has written may be in the page cache alone. From here on all that was read counts
+            // as durable.
+            top.storage.flush(lane).await?;
+        }
         Ok(Arc::new(Image {
             tracker: Tracker::new(),
             counters: Counters::default(),
@@ -282,11 +287,6 @@ async fn open_layer(
     budget: &mut Budget,
 ) -> Result<Arc<Layer>, OpenError> {
     let writable = access == header::Access::Write;
-    if writable {
-        // What a killed process has written may be in the page cache alone. From here on all that is read counts as
-        // durable.
-        storage.flush(lane).await?;
-    }
     let mut header = read_header(lane, &storage, access).await?;
     let geometry = *header.geometry();
     if writable && header.clear_autoclear() {

@@ -8,8 +8,9 @@
 //! The walk sees every host cluster that an entry names, so it looks at their counts as well. A count of zero there is
 //! a contradiction: believed, it would have a refill zero a guest's bytes for another guest cluster, or closing cut
 //! them off. Such clusters are noted and neither given out nor cut off; where they are too many, or an entry cannot be
-//! followed, nothing at or below the highest cluster in use is. That costs the refcount blocks of what is in use, a fourth of the L2 tables at most.
-//! What is not protected: images whose walk is left out, and counts that are above zero and still too low.
+//! followed, nothing at or below the highest cluster in use is. That costs the refcount blocks of what is in use, a
+//! fourth of the L2 tables at most. What is not protected: images whose walk is left out, and counts that are above
+//! zero and still too low.
 
 use std::collections::HashSet;
 use std::sync::Arc;
