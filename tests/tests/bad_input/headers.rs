@@ -87,7 +87,7 @@ const CHANGES: &[Change] = &[
     ("corrupt", |b| put(b, INCOMPATIBLE, 2)),
     ("a data file", |b| put(b, INCOMPATIBLE, 4)),
     ("extended entries", |b| put(b, INCOMPATIBLE, 16)),
-    ("refcounts of one bit", |b| put_u32(b, REFCOUNT_ORDER, 0)),
+    ("refcounts of 128 bits", |b| put_u32(b, REFCOUNT_ORDER, 7)),
     ("refcounts of 2^32 bits", |b| put_u32(b, REFCOUNT_ORDER, 32)),
     ("a header of no length", |b| put_u32(b, HEADER_LENGTH, 0)),
     ("a header of odd length", |b| put_u32(b, HEADER_LENGTH, 105)),
