@@ -80,6 +80,24 @@ fn noise_is_not_made_larger() {
 }
 
 #[test]
+fn clusters_that_do_not_fit_leave_nothing_behind() {
+    for compression in built_in() {
+        for size in [512, 4096] {
+            let mut compressor = Compressor::new(compression, size).unwrap();
+            for round in 0..20 {
+                // Almost fits, or does not by far.
+                let bytes = [noise(size - round * 7), text(round * 7, 1)].concat();
+                if let Some(one) = compressor.compress(&bytes) {
+                    let mut back = vec![0; size];
+                    decompress(compression, one.bytes(), &mut back).unwrap();
+                    assert!(back == bytes);
+                }
+            }
+        }
+    }
+}
+
+#[test]
 #[cfg(feature = "zlib")]
 fn no_distance_leaves_the_window_of_other_readers() {
     // The same noise twice, further apart than the window of a reader: it must not be found again.

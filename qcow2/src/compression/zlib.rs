@@ -19,11 +19,14 @@ impl Deflater {
 
 impl Method for Deflater {
     fn compress(&mut self, source: &[u8], output: &mut [u8]) -> Option<usize> {
-        self.0.reset();
-        match self.0.compress(source, output, FlushCompress::Finish) {
-            Ok(Status::StreamEnd) => usize::try_from(self.0.total_out()).ok(),
-            _ => None,
+        if let Ok(Status::StreamEnd) = self.0.compress(source, output, FlushCompress::Finish) {
+            let length = usize::try_from(self.0.total_out()).ok();
+            self.0.reset();
+            return length;
         }
+        // A stream that has not ended is not reset: zlib-rs 0.6.8 then panics when bytes of it are pending.
+        *self = Self::new();
+        None
     }
 }
 

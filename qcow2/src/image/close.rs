@@ -82,6 +82,7 @@ impl Layer {
     async fn give_back(self: &Arc<Self>) -> Result<()> {
         let losses = {
             let mut state = self.lock();
+            state.close_packing();
             state.recycle(0);
             let pools = &mut state.pools;
             let runs = [pools.ready.drain(), pools.tables.drain(), pools.dirty.drain()].concat();

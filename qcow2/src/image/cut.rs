@@ -45,6 +45,7 @@ enum Presync {
 pub(crate) enum Holder {
     Cut,
     Refill,
+    Raise,
     Marking,
     Closing,
     Resize,
@@ -117,6 +118,7 @@ impl Layer {
                         state.work.slot = match holder {
                             Holder::Cut => state.work.next_cut.clone(),
                             Holder::Refill => state.work.refill.clone(),
+                            Holder::Raise => state.work.next_raise.clone(),
                             Holder::Marking => state.work.marking.clone(),
                             Holder::Closing => state.work.closing.clone(),
                             Holder::Resize => state.work.resizing.clone(),

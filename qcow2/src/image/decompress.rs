@@ -5,7 +5,8 @@
 //! other do not decompress the same cluster again and again.
 //!
 //! What is kept is told by the place of its data. The bytes there do not change as long as anything names them or
-//! holds a lease on them.
+//! holds a lease on them: only new compressed data may come there later, and whoever writes that forgets what is kept
+//! before it is linked ([`Decompressed::forget`]).
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -54,6 +55,11 @@ impl Decompressed {
     pub(super) fn count(&self) -> u64 {
         // A counter for people: no ordering with anything else.
         self.count.load(Ordering::Relaxed)
+    }
+
+    /// Other data comes to this place.
+    pub(super) fn forget(&self, place: Place) {
+        self.kept.lock().retain(|(other, _)| *other != place);
     }
 
     fn get(&self, place: Place) -> Option<Arc<Vec<u8>>> {

@@ -320,6 +320,8 @@ async fn open_layer(
         in_flight: Default::default(),
         last_claim: ClaimId::default(),
         unlinks: Default::default(),
+        packing: Default::default(),
+        raises: Default::default(),
         work: Default::default(),
         failure: None,
         variants: options.variants,

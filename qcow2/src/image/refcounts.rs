@@ -231,7 +231,7 @@ pub(crate) fn with_counts(
 }
 
 /// A block with each of these counts set, and the bytes of it that changed.
-fn with_each(
+pub(crate) fn with_each(
     block: &Block,
     counts: impl Iterator<Item = (HostCluster, u64)>,
     geometry: &Geometry,
@@ -243,7 +243,7 @@ fn with_each(
         let width = geometry.refcounts();
         width
             .set(&mut changed, index, count)
-            .expect("the geometry yields indexes within a block; counts are one at most, or lower than they were");
+            .expect("the geometry yields indexes within a block; counts fit into their width");
         let place = width.place(index);
         (first, last) = (first.min(place.start), last.max(place.end));
     }

@@ -3,7 +3,7 @@
 //! The functions here are synchronous, short and without I/O. Between two lock holds anything may change; what must
 //! not is held by a grant of the tracker, a pin, a lease or a claim.
 
-use std::collections::{HashMap, HashSet};
+use std::collections::{BTreeMap, HashMap, HashSet};
 use std::sync::Arc;
 
 use blkring_engine::{IoError, Job, Result, Variant, Variants};
@@ -12,6 +12,7 @@ use super::claim::ClaimId;
 use super::clock::{Clock, Stamp};
 use super::l1::L1;
 use super::lease::Leases;
+use super::packing::Packing;
 use super::pool::{Content, Pool, Run};
 use super::refcounts::Refcounts;
 use super::slices::{Order, SliceCache};
@@ -37,6 +38,9 @@ pub(crate) struct State {
     pub(crate) in_flight: HashMap<GuestCluster, InFlight>,
     pub(crate) last_claim: ClaimId,
     pub(crate) unlinks: Unlinks,
+    pub(crate) packing: Packing,
+    /// How many counts more these clusters need, for compressed data.
+    pub(crate) raises: BTreeMap<HostCluster, u64>,
     pub(crate) work: Work,
     /// Why nothing may be written any more.
     pub(crate) failure: Option<IoError>,
@@ -78,6 +82,8 @@ pub(crate) struct Work {
     /// The flush whose cut was frozen last; only a broken variant looks at it.
     pub(crate) frozen_flush: Option<SharedJob>,
     pub(crate) refill: Option<SharedJob>,
+    /// The raise of counts that has not begun.
+    pub(crate) next_raise: Option<SharedJob>,
     /// An fdatasync that nobody asked for.
     pub(crate) background_sync: Option<SharedJob>,
     /// Marks the image as damaged.

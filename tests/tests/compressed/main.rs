@@ -5,6 +5,7 @@
 mod changes;
 mod hostile;
 mod reading;
+mod writing;
 
 use std::path::{Path, PathBuf};
 
