@@ -5,6 +5,7 @@
 //!
 //! - an entry that has the COPIED flag and names no cluster is a corruption, since this driver
 //!   refuses to follow it;
+//! - so is the zero flag in version 2, where it is a reserved bit: no driver follows such an entry;
 //! - an L2 table that is not aligned to a cluster is reported and not followed;
 //! - metadata that shares its cluster is a corruption even where the refcounts agree.
 //!

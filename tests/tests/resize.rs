@@ -247,3 +247,40 @@ fn sizes_that_cannot_be_are_refused_and_change_nothing() {
     let error = reading.run(async move { image.resize(2 << 20).await }).unwrap_err();
     assert_eq!(error.errno, libc::EPERM);
 }
+
+/// The tables of snapshots stay where they are, and so does what they show.
+#[test]
+fn a_disk_with_snapshots_grows() {
+    if missing("qemu-img") {
+        return;
+    }
+    let directory = tempfile::tempdir().unwrap();
+    let options = CreateOptions { size: 1 << 20, cluster_size: 4096, ..CreateOptions::default() };
+    let mut image = Growing::new(directory.path(), options.clone(), 0);
+    image.write(0, 900_000, 1);
+    let Growing { path, opened, contents } = image;
+    opened.close();
+    let name = path.to_str().unwrap();
+    qemu_img(&["snapshot", "-c", "before", name]).unwrap();
+    let opened = Opened::writable(&path, Cache::Cached);
+    let before = contents.clone();
+    let mut image = Growing { path: path.clone(), opened, contents };
+    image.write(4096, 5000, 2);
+    image.grow(40 << 20);
+    image.write(30 << 20, 100_000, 3);
+    image.write(800_000, 200_000, 4);
+    image.end();
+    qemu_img(&["snapshot", "-a", "before", name]).unwrap();
+    judge(&path, &before);
+    // In version 2 nothing says how long the disk of a snapshot is.
+    let image =
+        Growing::new(directory.path(), CreateOptions { version: Version::V2, ..options }, 0);
+    image.end();
+    qemu_img(&["snapshot", "-c", "before", name]).unwrap();
+    let mut opened = Opened::writable(&path, Cache::Cached);
+    let grown = opened.image.clone();
+    let error = opened.run(async move { grown.resize(2 << 20).await }).unwrap_err();
+    assert_eq!(error.errno, libc::ENOTSUP);
+    assert!(error.to_string().contains("snapshots"), "{error}");
+    opened.close();
+}

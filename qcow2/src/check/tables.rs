@@ -210,7 +210,8 @@ impl Checker<'_> {
             Ok(_) => {}
             Err(error @ EntryError::ReservedBits { .. }) => {
                 self.find(Finding::Entry { place, error }, times);
-                let usable = raw & (bits::COPIED | bits::OFFSET | bits::ZERO);
+                let usable =
+                    raw & (bits::COPIED | bits::OFFSET | self.geometry.version().zero_flag());
                 if let Err(error) = L2Entry::decode(usable, &self.geometry) {
                     self.find(Finding::Entry { place, error }, times);
                 }

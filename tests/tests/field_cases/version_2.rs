@@ -4,7 +4,7 @@
 use std::path::Path;
 
 use blkring_engine::{Cache, Flags, IoMem};
-use blkring_qcow2::{AllocPolicy, CreateOptions, ImageOptions, Version};
+use blkring_qcow2::{AllocPolicy, CheckLimits, CreateOptions, ImageOptions, Version, check};
 use blkring_tests::crowd::{Crowd, same};
 use blkring_tests::images::{Opened, backing, create};
 use blkring_tests::tools::{missing, qemu_img, qemu_io};
@@ -184,4 +184,33 @@ fn version_2_is_written_by_many() {
         let mut reading = Opened::new(&path, Cache::Cached, ImageOptions::new());
         same(&reading.read(0, contents.len()), &contents, 0).unwrap();
     }
+}
+
+/// The zero flag is a reserved bit here: qemu refuses such an entry as well.
+#[test]
+fn an_entry_with_the_zero_flag_is_damaged_in_version_2() {
+    if missing("qemu-img") || missing("qemu-io") {
+        return;
+    }
+    let directory = tempfile::tempdir().unwrap();
+    let path = directory.path().join("disk.qcow2");
+    let name = path.to_str().unwrap();
+    create(&path, &CreateOptions { size: SIZE, version: Version::V2, ..CreateOptions::default() });
+    qemu_io(&["-fqcow2", "-c", "write -P 7 0 128k", name]).unwrap();
+    let mut file = std::fs::read(&path).unwrap();
+    let number = |file: &[u8], at: usize| u64::from_be_bytes(file[at..at + 8].try_into().unwrap());
+    let l1 = number(&file, 40) as usize;
+    let l2 = (number(&file, l1) & !(1 << 63)) as usize;
+    file[l2 + 7] |= 1;
+    std::fs::write(&path, file).unwrap();
+    let theirs = qemu_io(&["-fqcow2", "-r", "-c", "read 0 4k", name]).unwrap_err();
+    assert!(theirs.to_string().contains("Input/output error"), "{theirs}");
+    let mut opened = Opened::new(&path, Cache::Cached, ImageOptions::new());
+    let (disk, mem) = (opened.disk.clone(), IoMem::from(vec![0; 512]));
+    assert_eq!(opened.run(disk.read(0, mem)).unwrap_err().errno, libc::EIO);
+    assert_eq!(opened.read(CLUSTER, 512), [7; 512]);
+    let mut found = 0;
+    let file = std::fs::read(&path).unwrap();
+    check(&file, CheckLimits::default(), &mut |_| found += 1).unwrap();
+    assert_eq!(found, 1);
 }
