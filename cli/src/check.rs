@@ -10,9 +10,12 @@ use blkring_qcow2::{CheckError, CheckLimits, CheckReport, Finding, ReadAt, Sever
 use clap::Args;
 use serde::Serialize;
 
+use crate::arguments::Misuse;
+use crate::chain::{self, Member};
 use crate::failure::Failure;
 use crate::image_name::ImageName;
-use crate::options::{Format, Output, Share, output};
+use crate::name::Name;
+use crate::options::{CacheMode, Format, Output, Share, cache_mode, output};
 use crate::reason::Reason;
 use crate::source::Source;
 use crate::{json, name, probe};
@@ -28,6 +31,12 @@ pub struct Options {
     /// How the result is printed: human or json.
     #[arg(long, value_name = "OUTPUT", default_value = "human", value_parser = output)]
     output: Output,
+    /// Repair: leaks or all. Not supported yet.
+    #[arg(short, long, value_name = "WHAT", value_parser = repair)]
+    repair: Option<String>,
+    /// Cache mode of the file: none, writeback, writethrough, directsync or unsafe.
+    #[arg(short = 'T', long = "cache", value_name = "CACHE", value_parser = cache)]
+    _cache: Option<CacheMode>,
     /// Print errors only.
     #[arg(short, long)]
     quiet: bool,
@@ -46,16 +55,48 @@ pub fn run(options: &Options) -> Result<ExitCode, Failure> {
         name::complain("This image format does not support checks");
         return Ok(ExitCode::from(UNSUPPORTED));
     }
-    let report = image(&name, options.source.share(), &mut |finding| match finding.severity() {
-        Severity::Corruption | Severity::CheckError => eprintln!("ERROR {finding}"),
-        Severity::Leak => eprintln!("Leaked: {finding}"),
-    })?;
+    if let Some(what) = &options.repair {
+        return Err(Failure::Usage(format!("--repair (-r) {what} is not supported")));
+    }
+    if name::own() != Name::Blkring {
+        // The others open all of the chain, though one file of it is checked.
+        let top = Member::look(name.path(), Some(Format::Qcow2));
+        let below = top.and_then(|top| chain::check_below(&top));
+        below.map_err(|reason| Failure::open(&name, reason))?;
+    }
+    let share = options.source.share();
+    let report = image(&name, share, &mut |finding| eprintln!("{}", line(finding)))?;
     match (options.quiet, options.output) {
         (_, Output::Json) => json::print(&Json::of(name.path(), &report)),
         (true, Output::Human) => (),
         (false, Output::Human) => print!("{}", human(&report)),
     }
     Ok(exit_code(&report))
+}
+
+fn repair(word: &str) -> Result<String, Misuse> {
+    match word {
+        "leaks" | "all" => Ok(word.to_owned()),
+        _ => Err(Misuse(format!("--repair (-r) expects 'leaks' or 'all' not '{word}'"))),
+    }
+}
+
+fn cache(word: &str) -> Result<CacheMode, String> {
+    cache_mode(word).map_err(|_| format!("Invalid source cache option: {word}"))
+}
+
+/// A finding as it is told.
+fn line(finding: &Finding) -> String {
+    match (finding, finding.severity()) {
+        (Finding::Leak { cluster, refcount, references }, _) => {
+            format!("Leaked cluster {cluster} refcount={refcount} reference={references}")
+        }
+        (Finding::RefcountTooLow { cluster, refcount, references }, _) => {
+            format!("ERROR cluster {cluster} refcount={refcount} reference={references}")
+        }
+        (_, Severity::Corruption | Severity::CheckError) => format!("ERROR {finding}"),
+        (_, Severity::Leak) => format!("Leaked: {finding}"),
+    }
 }
 
 /// Checks the qcow2 image `name`; each finding is told to `sink`.
@@ -162,9 +203,9 @@ struct Json {
     compressed_clusters: u64,
     #[serde(skip_serializing_if = "is_zero")]
     corruptions: u64,
+    check_errors: u64,
     #[serde(skip_serializing_if = "is_zero")]
     leaks: u64,
-    check_errors: u64,
     #[serde(skip_serializing_if = "is_zero")]
     allocated_clusters: u64,
     filename: String,

@@ -1,40 +1,38 @@
 //! `blkring create`: new images.
 
-pub mod format_options;
+mod backing;
+mod file;
+pub mod option_list;
 
-use std::ffi::OsString;
-use std::fs::File;
-use std::io;
-use std::os::unix::ffi::OsStringExt;
-use std::os::unix::fs::{FileExt, MetadataExt};
+use std::ffi::{OsStr, OsString};
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
-use blkring_engine::{Claim, LockMode, LockedFile};
-use blkring_qcow2::{Backing, Compatible, CreateError, CreateOptions, Layout};
+use blkring_qcow2::{
+    Backing, Compatible, Compression, CreateError, CreateOptions, Layout, Version,
+};
 use clap::Args;
 
 use crate::failure::Failure;
+use crate::image_name::{ImageName, Syntax};
 use crate::name::{self, Name};
 use crate::number::sizes;
-use crate::options::{Format, format};
-use crate::probe;
+use crate::options::{self, Format};
 use crate::reason::Reason;
 use crate::text::reason;
 
-use format_options::FormatOptions;
-
-/// Images are made of whole sectors.
-const SECTOR: u64 = 512;
+use backing::Look;
+use file::{CopyOnWrite, FileError, Preallocation};
+use option_list::{File, OptionList};
 
 /// Make a new image, as qemu-img create does.
 #[derive(Args)]
 pub struct Options {
     /// Format of the image (raw, qcow2).
-    #[arg(short, long, value_name = "FMT", default_value = "raw", value_parser = format)]
-    format: Format,
-    /// Options of the format: NAME=VALUE, several with commas between them.
-    #[arg(short, value_name = "OPTIONS")]
+    #[arg(short, long, value_name = "FMT", default_value = "raw")]
+    format: String,
+    /// Options of the format: NAME=VALUE, several with commas between them; "help" lists them.
+    #[arg(short, long, value_name = "OPTIONS")]
     options: Vec<String>,
     /// Backing file, relative to the directory of the image.
     #[arg(short, long, value_name = "BACKING")]
@@ -48,169 +46,271 @@ pub struct Options {
     /// Print nothing.
     #[arg(short, long)]
     quiet: bool,
-    /// The image.
-    #[arg(value_name = "FILE")]
-    file: PathBuf,
-    /// Its size in bytes; that of the backing file if it is not given.
-    #[arg(value_name = "SIZE", allow_negative_numbers = true,
-        value_parser = sizes("image size", 0..=i64::MAX as u64))]
-    size: Option<u64>,
+    /// Accepted for scripts: nothing here uses an object.
+    #[arg(long, value_name = "OBJDEF", hide = true)]
+    object: Vec<String>,
+    /// The image, and its size in bytes; that of the backing file if it is not given.
+    #[arg(value_names = ["FILE", "SIZE"], num_args = 1.., allow_negative_numbers = true)]
+    words: Vec<OsString>,
+}
+
+/// What is to be made.
+struct Plan {
+    /// As it was given, for messages.
+    shown: String,
+    path: PathBuf,
+    given: OptionList,
+    quiet: bool,
 }
 
 /// Runs the command.
 pub fn run(options: &Options) -> Result<ExitCode, Failure> {
-    let mut given = FormatOptions::default();
-    for text in &options.options {
-        given.add(options.format, text).map_err(|text| failure(&options.file, text))?;
+    if options.options.iter().any(|list| option_list::asks_for_help(list)) {
+        let format = options::format(&options.format)
+            .map_err(|_| Failure::Usage(format!("Unknown file format '{}'", options.format)))?;
+        let file = if options.words.is_empty() { File::None } else { File::Some };
+        print!("{}", option_list::help(format, file));
+        return Ok(ExitCode::SUCCESS);
     }
-    given.size = options.size.or(given.size);
-    given.backing_file = options.backing.clone().or(given.backing_file);
-    given.backing_format = options.backing_format.clone().or(given.backing_format);
-    match options.format {
-        Format::Raw => create_raw(options, &given)?,
-        Format::Qcow2 => create_qcow2(options, given)?,
+    if let Some(list) = options.options.iter().find(|list| !option_list::is_list(list)) {
+        return Err(Failure::Usage(format!("Invalid option list: {list}")));
     }
+    let (file, size) = match options.words.as_slice() {
+        [] => return Err(Failure::Misuse("Expecting image file name".to_owned())),
+        [file] => (file, None),
+        [file, size] => (file, Some(image_size(size)?)),
+        [_, _, more, ..] => {
+            let text = format!("Unexpected argument: {}", more.to_string_lossy());
+            return Err(Failure::Misuse(text));
+        }
+    };
+    let plan = plan(options, file, size)?;
+    let look = if options.backing_unsafe { Look::No } else { Look::Yes };
+    plan.make(look).map_err(|text| plan.failure(&text))?;
     Ok(ExitCode::SUCCESS)
 }
 
-fn failure(file: &Path, text: impl ToString) -> Failure {
-    Failure::Usage(format!("{}: {}", file.display(), text.to_string()))
+fn image_size(word: &OsStr) -> Result<u64, Failure> {
+    let parse = sizes("image size", 0..=i64::MAX as u64);
+    parse(&word.to_string_lossy()).map_err(Failure::Usage)
 }
 
-fn create_raw(options: &Options, given: &FormatOptions) -> Result<(), Failure> {
-    if given.backing_file.is_some() {
-        return Err(failure(&options.file, "Backing file not supported for file format 'raw'"));
+/// What the command line says.
+fn plan(options: &Options, file: &OsStr, size: Option<u64>) -> Result<Plan, Failure> {
+    let shown = file.to_string_lossy().into_owned();
+    let failed = |text: String| Failure::Usage(format!("{shown}: {text}"));
+    let format = options::format(&options.format)
+        .map_err(|_| failed(format!("Unknown file format '{}'", options.format)))?;
+    if shown.starts_with("json:") {
+        return Err(failed("Unknown protocol 'json'".to_owned()));
     }
-    let size = given.size.ok_or_else(|| no_size(&options.file))?;
-    if !options.quiet {
-        println!("Formatting '{}', fmt=raw size={size}", options.file.display());
+    let name = ImageName::parse(file, Syntax::FileName, None).map_err(|failure| match failure {
+        Failure::Open { reason, .. } => failed(reason.text(name::own(), &shown)),
+        other => other,
+    })?;
+    let mut given = OptionList::new(format);
+    for list in &options.options {
+        given.add(list).map_err(failed)?;
     }
-    raw(&options.file, size)
+    if let Some(size) = size {
+        if given.text("size").is_some() {
+            return Err(failed("The image size must be specified only once".to_owned()));
+        }
+        given.set("size", size.to_string());
+    }
+    for (option, value, what) in [
+        ("backing_file", &options.backing, "Backing file"),
+        ("backing_fmt", &options.backing_format, "Backing format"),
+    ] {
+        let Some(value) = value else { continue };
+        if !given.has(option) {
+            let format = format.name();
+            return Err(failed(format!("{what} not supported for file format '{format}'")));
+        }
+        given.set(option, value.clone());
+    }
+    if let Some((name, value)) = given.unsupported() {
+        return Err(failed(format!("{name}={value} is not supported")));
+    }
+    Ok(Plan { path: name.path().to_owned(), given, quiet: options.quiet, shown })
 }
 
-/// Makes a raw image: a file of zeros. What it held before is gone.
+impl Plan {
+    fn failure(&self, text: &str) -> Failure {
+        Failure::Usage(format!("{}: {text}", self.shown))
+    }
+
+    /// Makes the image.
+    fn make(&self, look: Look) -> Result<(), String> {
+        // Without a backing file this is told after the line.
+        let (backing, below) = match self.given.text("backing_file") {
+            Some(_) => backing::read(&self.path, &self.given, look)?.unzip(),
+            None => (None, None),
+        };
+        let size = self.size(below.flatten())?;
+        let mut all = self.given.clone();
+        all.set("size", size.to_string());
+        self.announce(&all);
+        backing::read(&self.path, &self.given, Look::No)?;
+        make(&self.path, &self.given, size, backing)
+    }
+
+    fn size(&self, below: Option<u64>) -> Result<u64, String> {
+        let size = self.given.number("size").or(below);
+        size.ok_or_else(|| "Image creation needs a size parameter".to_owned())
+    }
+
+    fn announce(&self, all: &OptionList) {
+        if !self.quiet {
+            let format = all.format().name();
+            println!("Formatting '{}', fmt={format}{}", self.shown, all.line());
+        }
+    }
+}
+
+/// Makes an image of `size` bytes as the options say; what the file held before is gone. `backing` is named and not
+/// looked at.
 ///
 /// # Errors
-/// Of the file.
-pub fn raw(path: &Path, size: u64) -> Result<(), Failure> {
-    let file = emptied(path)?;
-    let made = file.set_len(size.next_multiple_of(SECTOR)).and_then(|()| file.sync_all());
-    made.map_err(|error| cannot_create(path, &error))
+/// In words, as qemu-img says them where it is imitated.
+pub fn make(
+    path: &Path,
+    given: &OptionList,
+    size: u64,
+    backing: Option<Backing>,
+) -> Result<(), String> {
+    let cow = if given.is_on("nocow") { CopyOnWrite::Off } else { CopyOnWrite::Allowed };
+    match given.format() {
+        Format::Raw => {
+            let preallocation = Preallocation::of(given.text("preallocation"))?;
+            let made = file::raw(path, size, preallocation, cow);
+            made.map_err(|error| not_made(path, &error))
+        }
+        Format::Qcow2 => {
+            let plan = create_options(given, size, backing)?;
+            write(path, &plan, cow).map_err(|error| words(path, given, error))
+        }
+    }
 }
 
-fn create_qcow2(options: &Options, given: FormatOptions) -> Result<(), Failure> {
-    let backing = backing(options, &given)?;
-    let size = match (given.size, &backing) {
-        (Some(size), _) => size,
-        (None, Some(backing)) if !options.backing_unsafe => backing_size(&options.file, backing)?,
-        (None, _) => return Err(no_size(&options.file)),
-    };
+/// What the library is to make.
+fn create_options(
+    given: &OptionList,
+    size: u64,
+    backing: Option<Backing>,
+) -> Result<CreateOptions, String> {
+    if let Some(backing) = &backing {
+        let format = String::from_utf8_lossy(&backing.format);
+        options::format(&format)
+            .map_err(|_| format!("Parameter 'backing-fmt' does not accept value '{format}'"))?;
+    }
     let mut compatible = Compatible::empty();
-    compatible.set(Compatible::LAZY_REFCOUNTS, given.lazy_refcounts);
-    let plan = CreateOptions {
+    compatible.set(Compatible::LAZY_REFCOUNTS, given.is_on("lazy_refcounts"));
+    let version = match given.text("compat") {
+        None | Some("1.1" | "v3") => Version::V3,
+        Some("0.10" | "v2") => Version::V2,
+        Some(other) => return Err(not_accepted("version", other)),
+    };
+    let compression = match given.text("compression_type") {
+        None | Some("zlib") => Compression::Zlib,
+        Some("zstd") => Compression::Zstd,
+        Some(other) => return Err(not_accepted("compression-type", other)),
+    };
+    match given.text("preallocation") {
+        None | Some("off") => (),
+        Some(mode @ ("metadata" | "falloc" | "full")) => {
+            return Err(format!("preallocation={mode} is not supported"));
+        }
+        Some(other) => return Err(not_accepted("preallocation", other)),
+    }
+    let refcount_bits = given.number("refcount_bits").unwrap_or(16);
+    Ok(CreateOptions {
         size,
-        cluster_size: given.cluster_size,
+        cluster_size: given.number("cluster_size").unwrap_or(65536),
+        version,
+        refcount_bits: u32::try_from(refcount_bits).unwrap_or(u32::MAX),
+        compression,
         backing,
         compatible,
-        ..CreateOptions::default()
-    };
-    if !options.quiet {
-        announce(&options.file, &plan);
+    })
+}
+
+fn not_made(path: &Path, error: &FileError) -> String {
+    let path = path.display();
+    match error {
+        FileError::Lock(error) => Reason::lock(error).text(name::own(), &path.to_string()),
+        FileError::Io(error) => format!("Could not create '{path}': {}", reason(error)),
     }
-    image(&options.file, &plan)
 }
 
-fn no_size(file: &Path) -> Failure {
-    failure(file, "Image creation needs a size parameter")
-}
-
-fn cannot_create(file: &Path, error: &io::Error) -> Failure {
-    failure(file, format!("Could not create '{}': {}", file.display(), reason(error)))
-}
-
-/// The backing file, which is there if it is looked at.
-fn backing(options: &Options, given: &FormatOptions) -> Result<Option<Backing>, Failure> {
-    let Some(name) = &given.backing_file else { return Ok(None) };
-    let Some(format) = &given.backing_format else {
-        let text = "Backing file specified without backing format";
-        return Err(failure(&options.file, text));
+/// Why it was not made, in words of qemu-img where it has some and is imitated.
+fn words(path: &Path, given: &OptionList, error: ImageError) -> String {
+    let error = match error {
+        ImageError::File(error) => return not_made(path, &error),
+        ImageError::Plan(error) => error,
     };
-    let backing = Backing { name: name.clone().into_bytes(), format: format.clone().into_bytes() };
-    if !options.backing_unsafe {
-        backing_size(&options.file, &backing)?;
+    let imitated = name::own() != Name::Blkring;
+    match error {
+        CreateError::ClusterSize { .. } => {
+            "Cluster size must be a power of two between 512 and 2048k".to_owned()
+        }
+        CreateError::RefcountBits { .. } => {
+            "Refcount width must be a power of two and may not exceed 64 bits".to_owned()
+        }
+        CreateError::NeedsVersion3 { .. } if imitated => {
+            let what = if given.is_on("lazy_refcounts") {
+                "Lazy refcounts only supported with compatibility level 1.1 and"
+            } else if given.number("refcount_bits") != Some(16) {
+                "Different refcount widths than 16 bits require compatibility level 1.1 or"
+            } else {
+                "Non-zlib compression type is only supported with compatibility level 1.1 and"
+            };
+            format!("{what} above (use version=v3 or greater)")
+        }
+        other if other.errno() == libc::EFBIG && imitated => {
+            let format = given.format().name();
+            format!(
+                "The image size is too large for file format '{format}' (try using a larger \
+                     cluster size)"
+            )
+        }
+        other => other.to_string(),
     }
-    Ok(Some(backing))
 }
 
-/// The size of the virtual disk in the backing file.
-fn backing_size(file: &Path, backing: &Backing) -> Result<u64, Failure> {
-    let name = PathBuf::from(OsString::from_vec(backing.name.clone()));
-    let path = file.parent().map(|directory| directory.join(&name)).unwrap_or(name);
-    let identity = |path: &Path| std::fs::metadata(path).ok().map(|m| (m.dev(), m.ino()));
-    if identity(file).is_some_and(|own| identity(&path) == Some(own)) {
-        let text = "Error: Trying to create an image with the same filename as the backing file";
-        return Err(failure(file, text));
-    }
-    let size = match backing.format.as_slice() {
-        b"raw" => File::open(&path)
-            .and_then(|file| file.metadata())
-            .map(|metadata| metadata.len())
-            .map_err(|error| reason(&error)),
-        b"qcow2" => probe::header(&path, blkring_qcow2::Access::Read)
-            .map(|header| header.geometry().virtual_size())
-            .map_err(|error| error.text(Name::Blkring, &path.display().to_string())),
-        other => Err(format!("Unknown driver '{}'", other.escape_ascii())),
-    };
-    size.map_err(|reason| failure(file, format!("Could not open '{}': {reason}", path.display())))
+/// What qemu-img says of a value that an option does not have; some options have another name then.
+fn not_accepted(name: &str, value: &str) -> String {
+    format!("Parameter '{name}' does not accept value '{value}'")
 }
 
-fn announce(file: &Path, plan: &CreateOptions) {
-    let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
-    let backing = plan.backing.as_ref().map_or_else(String::new, |backing| {
-        format!(" backing_file={} backing_fmt={}", text(&backing.name), text(&backing.format))
-    });
-    let lazy = if plan.compatible.contains(Compatible::LAZY_REFCOUNTS) { "on" } else { "off" };
-    println!(
-        "Formatting '{}', fmt=qcow2 cluster_size={} extended_l2=off compression_type=zlib \
-         size={}{backing} lazy_refcounts={lazy} refcount_bits=16",
-        file.display(),
-        plan.cluster_size,
-        plan.size
-    );
+/// Why an image was not made.
+#[derive(Debug, thiserror::Error)]
+pub enum ImageError {
+    /// There can be no such image. The file was not touched.
+    #[error("{0}")]
+    Plan(#[from] CreateError),
+    /// The file cannot be written.
+    #[error(transparent)]
+    File(#[from] FileError),
 }
 
 /// Makes a qcow2 image. What the file held before is gone.
 ///
 /// # Errors
 /// If there can be no such image, before the file is touched, or of the file.
-pub fn image(path: &Path, plan: &CreateOptions) -> Result<(), Failure> {
-    let layout = Layout::plan(plan).map_err(|error| match error {
-        CreateError::ClusterSize { .. } => {
-            failure(path, "Cluster size must be a power of two between 512 and 2048k")
-        }
-        other => failure(path, other),
-    })?;
-    let file = emptied(path)?;
-    write(&file, &layout).map_err(|error| cannot_create(path, &error))
+pub fn image(path: &Path, plan: &CreateOptions) -> Result<(), ImageError> {
+    write(path, plan, CopyOnWrite::Allowed)
 }
 
-/// The file of a new image: there, empty, and locked, which comes before anything that it held is gone.
-fn emptied(path: &Path) -> Result<LockedFile, Failure> {
-    let mut options = File::options();
-    let opened = options.read(true).write(true).create(true).truncate(false).open(path);
-    let file = opened.map_err(|error| cannot_create(path, &error))?;
-    let name = path.to_string_lossy().into();
-    let file = LockedFile::new(file, &name, LockMode::Auto, Claim::create()).map_err(|error| {
-        failure(path, Reason::lock(&error).text(name::own(), &path.display().to_string()))
-    })?;
-    file.set_len(0).map_err(|error| cannot_create(path, &error))?;
-    Ok(file)
+fn write(path: &Path, plan: &CreateOptions, cow: CopyOnWrite) -> Result<(), ImageError> {
+    let layout = Layout::plan(plan)?;
+    Ok(file::write(path, &layout, cow)?)
 }
 
-fn write(file: &File, layout: &Layout) -> io::Result<()> {
-    file.set_len(layout.file_length)?;
-    for write in &layout.writes {
-        file.write_all_at(&write.bytes, write.offset.get())?;
-    }
-    file.sync_all()
+/// Makes a raw image: a file of zeros. What it held before is gone.
+///
+/// # Errors
+/// Of the file.
+pub fn raw(path: &Path, size: u64) -> Result<(), ImageError> {
+    Ok(file::raw(path, size, Preallocation::Off, CopyOnWrite::Allowed)?)
 }

@@ -10,6 +10,7 @@ use blkring_engine::{IoError, OpenError, RingUnavailable};
 use blkring_qcow2::CheckError;
 
 use crate::convert::CopyError;
+use crate::create::ImageError;
 use crate::image_name::{ImageName, Syntax};
 use crate::name::Name;
 use crate::reason::Reason;
@@ -42,6 +43,14 @@ pub enum Failure {
     NoDirectIo {
         /// As it was given.
         path: String,
+    },
+    /// An image cannot be made.
+    #[error("Could not create '{path}': {source}")]
+    Create {
+        /// The image.
+        path: String,
+        /// Why.
+        source: ImageError,
     },
     /// A check has no result.
     #[error("Could not check '{path}': {source}")]

@@ -61,6 +61,24 @@ impl Formatter for Layout {
         self.item(out, first)
     }
 
+    /// What is not ASCII is escaped, as UTF-16.
+    fn write_string_fragment<W: ?Sized + Write>(
+        &mut self,
+        out: &mut W,
+        fragment: &str,
+    ) -> io::Result<()> {
+        for character in fragment.chars() {
+            if character.is_ascii() && character != '\u{7f}' {
+                write!(out, "{character}")?;
+                continue;
+            }
+            for unit in character.encode_utf16(&mut [0; 2]) {
+                write!(out, "\\u{unit:04X}")?;
+            }
+        }
+        Ok(())
+    }
+
     fn begin_object_value<W: ?Sized + Write>(&mut self, out: &mut W) -> io::Result<()> {
         out.write_all(b": ")
     }
@@ -87,8 +105,8 @@ mod tests {
 
     #[test]
     fn an_empty_list_ends_on_a_line_of_its_own() {
-        let value = serde_json::json!({"a": [], "b": {"c": [1, true]}});
-        let laid_out = "{\n    \"a\": [\n    ],\n    \"b\": {\n        \"c\": [\n            1,\n            \
+        let value = serde_json::json!({"a": [], "b": {"ü💾": [1, true]}});
+        let laid_out = "{\n    \"a\": [\n    ],\n    \"b\": {\n        \"\\u00FC\\uD83D\\uDCBE\": [\n            1,\n            \
                         true\n        ]\n    }\n}";
         assert_eq!(String::from_utf8(text(&value)).unwrap(), laid_out);
     }

@@ -5,6 +5,7 @@
 
 mod arguments;
 mod bench;
+mod chain;
 mod check;
 mod compare;
 mod convert;
@@ -28,6 +29,7 @@ mod qemu_img;
 mod qemu_io;
 mod reason;
 mod resize;
+mod snapshots;
 mod source;
 mod status;
 mod text;

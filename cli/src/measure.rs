@@ -7,7 +7,7 @@ use blkring_engine::{Queue, QueueOptions, QueueSeed};
 use clap::Args;
 use serde::Serialize;
 
-use crate::create::format_options::FormatOptions;
+use crate::create::option_list::OptionList;
 use crate::disk::{AnyDisk, Opening};
 use crate::failure::Failure;
 use crate::image_name::{ImageName, Syntax};
@@ -91,9 +91,9 @@ pub fn run(options: &Options) -> Result<ExitCode, Failure> {
     let format = options::format(&options.target_format);
     let unknown = || Failure::Usage(format!("Unknown file format '{}'", options.target_format));
     let format = format.map_err(|_| unknown())?;
-    let mut given = FormatOptions::default();
+    let mut given = OptionList::new(format);
     for text in &options.options {
-        given.add(format, text).map_err(|text| {
+        given.add(text).map_err(|text| {
             complain(text);
             Failure::Usage(format!("Invalid options for file format '{}'", format.name()))
         })?;
@@ -166,13 +166,20 @@ impl Source {
     }
 }
 
-fn qcow2(given: &FormatOptions, size: u64, source: Option<Source>) -> Result<Measure, Failure> {
-    let cluster = given.cluster_size;
+fn qcow2(given: &OptionList, size: u64, source: Option<Source>) -> Result<Measure, Failure> {
+    if let Some((name, value)) = given.unsupported() {
+        return usage(&format!("{name}={value} is not supported"));
+    }
+    let cluster = given.number("cluster_size").unwrap_or_default();
+    let refcount_bits = given.number("refcount_bits").unwrap_or_default();
+    if !refcount_bits.is_power_of_two() || refcount_bits > 64 {
+        return usage("Refcount width must be a power of two and may not exceed 64 bits");
+    }
     if !cluster.is_power_of_two() || !(512..=2 << 20).contains(&cluster) {
         return usage("Cluster size must be a power of two between 512 and 2048k");
     }
     let size = source.as_ref().map_or(size, Source::len).next_multiple_of(SECTOR);
-    let shape = Shape { cluster, entry: 8, refcount_bits: 16 };
+    let shape = Shape { cluster, entry: 8, refcount_bits };
     let Some(all) = shape.clusters(size) else {
         return usage("The image size is too large (try using a larger cluster size)");
     };

@@ -4,6 +4,8 @@
 //! or directory`. Under the program's own name a file is not named twice, and what is wrong with a header is told
 //! with its numbers.
 
+mod header;
+
 use std::path::Path;
 
 use blkring_engine::{Conflict, LockError, OpenError as FileError};
@@ -77,27 +79,26 @@ impl Reason {
         Reason::Either { own, theirs }
     }
 
-    /// What is wrong with a header of the file at `path`.
+    /// What is wrong with a header.
     pub fn header(error: &HeaderError) -> Self {
-        match error {
-            HeaderError::Magic { .. } => Reason::words("Image is not in qcow2 format"),
-            other => Reason::Words(other.to_string()),
-        }
+        let own = match error {
+            HeaderError::Magic { .. } => "Image is not in qcow2 format".to_owned(),
+            other => other.to_string(),
+        };
+        let theirs = header::theirs(error).unwrap_or_else(|| own.clone());
+        Reason::Either { own, theirs }
     }
 
     /// What is wrong with the image at `path` or its chain, of which `depth` files below the image were tried.
     pub fn image(path: &Path, error: &OpenError, depth: usize) -> Self {
         let reason = match error {
             OpenError::Storage(error) => Reason::file(error),
-            OpenError::Header { path: which, source } => {
-                let name = Path::new(&**which);
-                match Reason::header(source) {
-                    Reason::Words(theirs) if name != path => {
-                        Reason::Either { own: format!("{which}: {theirs}"), theirs }
-                    }
-                    other => other,
+            OpenError::Header { path: which, source } => match Reason::header(source) {
+                Reason::Either { own, theirs } if Path::new(&**which) != path => {
+                    Reason::Either { own: format!("{which}: {own}"), theirs }
                 }
-            }
+                other => other,
+            },
             other => {
                 // The library names the file first; who was asked for it needs that of other files only.
                 let text = other.to_string();

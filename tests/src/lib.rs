@@ -14,6 +14,7 @@ pub mod holder;
 pub mod hostile;
 pub mod image_world;
 pub mod images;
+pub mod links;
 pub mod mounts;
 pub mod powercut;
 pub mod program;

@@ -150,10 +150,11 @@ fn queue() -> Result<Queue, Failure> {
 }
 
 fn create(path: &Path, format: Format, size: u64) -> Result<(), Failure> {
-    match format {
+    let made = match format {
         Format::Qcow2 => create::image(path, &CreateOptions { size, ..CreateOptions::default() }),
         Format::Raw => create::raw(path, size),
-    }
+    };
+    made.map_err(|source| Failure::Create { path: path.display().to_string(), source })
 }
 
 /// The cache mode that was asked for; else none, or writeback where the file system has no direct I/O.

@@ -5,7 +5,7 @@ use std::ffi::OsString;
 use clap::Args;
 
 use super::{Salvage, Sequence};
-use crate::create::format_options::FormatOptions;
+use crate::create::option_list::OptionList;
 use crate::failure::Failure;
 use crate::image_name::{ImageName, Syntax};
 use crate::number::{NumberError, counts, size};
@@ -128,7 +128,7 @@ pub struct Order {
     /// Format of the target.
     pub format: Format,
     /// Options of it.
-    pub given: FormatOptions,
+    pub given: OptionList,
     /// How the target is cached.
     pub target_cache: CacheMode,
     /// Whether it is there.
@@ -161,7 +161,7 @@ impl Order {
             share,
             target,
             format,
-            given: FormatOptions::default(),
+            given: OptionList::new(format),
             target_cache: CacheMode::Writeback,
             existing: Existing::No,
             cannot_make: "error while creating output image".to_owned(),
@@ -274,27 +274,33 @@ impl Options {
         ImageName::parse(word, Syntax::FileName, None).map(|name| name.of_format(format))
     }
 
-    fn given(&self, format: Format) -> Result<FormatOptions, Failure> {
-        let mut given = FormatOptions::default();
+    fn given(&self, format: Format) -> Result<OptionList, Failure> {
+        let mut given = OptionList::new(format);
         for text in &self.target_options {
-            given.add(format, text).map_err(Failure::Usage)?;
+            given.add(text).map_err(Failure::Usage)?;
         }
-        given.backing_file = self.backing.clone().or(given.backing_file);
-        given.backing_format = self.backing_format.clone().or(given.backing_format);
-        match (&given.backing_file, &given.backing_format, format) {
-            (None, None, _) => Ok(given),
-            (Some(_), _, Format::Raw) => usage("Backing file not supported for file format 'raw'"),
-            (Some(_), None, Format::Qcow2) => {
-                usage("Use of backing file requires explicit backing format")
+        for (option, value) in
+            [("backing_file", &self.backing), ("backing_fmt", &self.backing_format)]
+        {
+            let Some(value) = value else { continue };
+            if !given.has(option) {
+                return usage("Backing file not supported for file format 'raw'");
             }
-            (None, Some(_), _) => {
+            given.set(option, value.clone());
+        }
+        if let Some((name, value)) = given.unsupported() {
+            return usage(&format!("{name}={value} is not supported"));
+        }
+        match (given.text("backing_file"), given.text("backing_fmt")) {
+            (Some(_), None) => usage("Use of backing file requires explicit backing format"),
+            (None, Some(_)) => {
                 let (file, format) = (self.files.last().map(|file| file.display()), format.name());
                 let file = file.map(|file| file.to_string()).unwrap_or_default();
                 usage(&format!(
                     "{file}: error while converting {format}: Backing format cannot be used without backing file"
                 ))
             }
-            (Some(_), Some(_), Format::Qcow2) => Ok(given),
+            _ => Ok(given),
         }
     }
 

@@ -4,16 +4,14 @@ use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 
 use blkring_engine::{Access, Disk, Queue};
-use blkring_qcow2::{Backing, Compatible, CreateOptions};
+use blkring_qcow2::Backing;
 
 use super::Under;
 use super::options::{Existing, Order};
 use crate::create;
-use crate::create::format_options::FormatOptions;
 use crate::disk::{AnyDisk, Opening};
 use crate::failure::Failure;
 use crate::image_name::ImageName;
-use crate::options::Format;
 
 /// The target, open.
 pub struct Opened {
@@ -80,7 +78,7 @@ pub fn open(
         },
         image,
     };
-    if order.given.backing_file.is_some() {
+    if order.given.text("backing_file").is_some() {
         look_below(queue, order, images, &mut opened)?;
     }
     Ok(opened)
@@ -120,26 +118,10 @@ fn failure(order: &Order, text: &str) -> Failure {
 }
 
 fn make(order: &Order, size: u64) -> Result<(), Failure> {
-    let path = order.target.path();
-    let made = match order.format {
-        Format::Raw => create::raw(path, size),
-        Format::Qcow2 => create::image(path, &plan(&order.given, size)),
-    };
-    made.map_err(|error| {
-        let text = error.to_string();
-        let prefix = format!("{}: ", path.display());
-        failure(order, text.strip_prefix(&prefix).unwrap_or(&text))
-    })
-}
-
-fn plan(given: &FormatOptions, size: u64) -> CreateOptions {
-    let bytes = |text: &String| text.clone().into_bytes();
-    let backing = given.backing_file.as_ref().map(|name| Backing {
-        name: bytes(name),
-        format: given.backing_format.as_ref().map(bytes).unwrap_or_default(),
+    let given = &order.given;
+    let backing = given.text("backing_file").map(|name| Backing {
+        name: name.into(),
+        format: given.text("backing_fmt").unwrap_or_default().into(),
     });
-    let mut compatible = Compatible::empty();
-    compatible.set(Compatible::LAZY_REFCOUNTS, given.lazy_refcounts);
-    let cluster_size = given.cluster_size;
-    CreateOptions { size, cluster_size, backing, compatible, ..CreateOptions::default() }
+    create::make(order.target.path(), given, size, backing).map_err(|text| failure(order, &text))
 }

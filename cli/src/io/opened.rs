@@ -141,7 +141,8 @@ fn overlay(
     let file = tempfile::Builder::new().prefix("blkring-").tempfile().map_err(cannot)?;
     let file = file.into_temp_path();
     let plan = CreateOptions { size, backing: Some(backing), ..CreateOptions::default() };
-    create::image(&file, &plan)?;
+    create::image(&file, &plan)
+        .map_err(|source| Failure::Create { path: file.display().to_string(), source })?;
     let name = ImageName::of_file(Path::new(&*file)).of_format(Format::Qcow2);
     Ok((file, name))
 }

@@ -1,0 +1,153 @@
+//! The files of a backing chain, each looked at by its header alone.
+
+use std::ffi::OsString;
+use std::fs::Metadata;
+use std::io;
+use std::os::unix::ffi::OsStringExt;
+use std::os::unix::fs::{FileExt, MetadataExt};
+use std::path::{Path, PathBuf};
+
+use blkring_engine::{Claim, LockedFile, Permissions};
+use blkring_qcow2::{Access, Header, ReadAt};
+
+use crate::image_name::ImageName;
+use crate::options::{self, Format, Share};
+use crate::probe;
+use crate::reason::Reason;
+
+/// Files below an image at most.
+const MAX_BELOW: usize = 200;
+
+/// One file of a chain.
+pub struct Member {
+    /// Where it is.
+    pub path: PathBuf,
+    /// What the file system says of it.
+    pub metadata: Metadata,
+    /// Its header, if it is a qcow2 image.
+    pub header: Option<Header>,
+    file: LockedFile,
+}
+
+impl ReadAt for Member {
+    fn read_at(&self, offset: u64, buf: &mut [u8]) -> io::Result<()> {
+        self.file.read_exact_at(buf, offset)
+    }
+
+    fn len(&self) -> u64 {
+        self.metadata.len()
+    }
+}
+
+/// What an image says of the file below it.
+pub struct Below {
+    /// Where it is.
+    pub path: PathBuf,
+    /// Its format, if the image says so.
+    pub format: Option<String>,
+}
+
+impl Member {
+    /// Looks at an image, whose format is probed if it is not given. No other file is opened. As long as this lives
+    /// nobody else writes the image, if its locks count.
+    pub fn open(image: &ImageName, share: Share) -> Result<Member, Reason> {
+        let path = image.path();
+        let format = image.format().map_or_else(|| probe::format(path), Ok)?;
+        // A raw image is looked at from outside only. Of others the header is read, which nobody is to change then.
+        let nothing = Claim { uses: Permissions::empty(), denies: Permissions::empty() };
+        let claim = match (format, image.share(share)) {
+            (Format::Qcow2, Share::Locked) => Claim {
+                uses: Permissions::empty(),
+                ..Claim::exclusive(blkring_engine::Access::ReadOnly)
+            },
+            (Format::Raw, _) | (_, Share::Forced) => nothing,
+        };
+        let file = probe::locked(path, image.locking(), claim)?;
+        let metadata = file.metadata().map_err(|error| Reason::system(path, &error))?;
+        let header = match format {
+            Format::Raw => None,
+            Format::Qcow2 => Some(probe::header_of(&file, path, Access::Read)?),
+        };
+        Ok(Member { path: path.to_owned(), metadata, header, file })
+    }
+
+    /// The same for the file at `path`, whatever its locks say.
+    pub fn look(path: &Path, format: Option<Format>) -> Result<Member, Reason> {
+        let image = ImageName::of_file(path);
+        let image = format.into_iter().fold(image, ImageName::of_format);
+        Member::open(&image, Share::Forced)
+    }
+
+    /// Bytes of the virtual disk.
+    pub fn virtual_size(&self) -> u64 {
+        match &self.header {
+            Some(header) => header.geometry().virtual_size(),
+            None => self.metadata.len().next_multiple_of(probe::SECTOR as u64),
+        }
+    }
+
+    /// What is below it.
+    pub fn below(&self) -> Option<Below> {
+        let header = self.header.as_ref()?;
+        let name = header.backing_name()?;
+        let format = header.backing_format();
+        Some(Below {
+            path: beside(&self.path, PathBuf::from(OsString::from_vec(name.to_vec()))),
+            format: format.map(|format| String::from_utf8_lossy(format).into_owned()),
+        })
+    }
+
+    /// Something that is the same for two names of one file.
+    pub fn identity(&self) -> (u64, u64) {
+        identity(&self.metadata)
+    }
+
+    /// Its format.
+    pub fn format(&self) -> Format {
+        if self.header.is_some() { Format::Qcow2 } else { Format::Raw }
+    }
+}
+
+impl Below {
+    /// Looks at it, with its format as it was given: what a guest may have written is not probed.
+    fn open(&self) -> Result<Member, Reason> {
+        let path = self.path.display();
+        let Some(format) = &self.format else {
+            let text = format!("the format of the backing file '{path}' is not given");
+            return Err(Reason::Words(text));
+        };
+        let format = options::format(format).map_err(Reason::Words)?;
+        Member::look(&self.path, Some(format))
+    }
+}
+
+/// Something that is the same for two names of one file.
+pub fn identity(metadata: &Metadata) -> (u64, u64) {
+    (metadata.dev(), metadata.ino())
+}
+
+/// A name as the image at `path` means it: from the directory of that image.
+pub fn beside(path: &Path, name: PathBuf) -> PathBuf {
+    path.parent().map(|directory| directory.join(&name)).unwrap_or(name)
+}
+
+/// Whether everything below `top` is there.
+///
+/// # Errors
+/// What is wrong with the first file that cannot be used, in as many layers as lie above it.
+pub fn check_below(top: &Member) -> Result<(), Reason> {
+    let mut seen = vec![top.identity()];
+    let mut below = top.below();
+    while let Some(next) = below {
+        let depth = seen.len();
+        let deep = |reason| (0..depth).fold(reason, |inner, _| Reason::Backing(Box::new(inner)));
+        let member = next.open().map_err(deep)?;
+        if seen.contains(&member.identity()) || depth > MAX_BELOW {
+            let text = format!("{}: the backing chain does not end", member.path.display());
+            return Err(deep(Reason::Words(text)));
+        }
+        seen.push(member.identity());
+        below = member.below();
+    }
+    Ok(())
+}

@@ -1,0 +1,118 @@
+//! The file of a new image.
+
+use std::fs::File;
+use std::io::{self, Write};
+use std::os::unix::fs::FileExt;
+use std::path::Path;
+
+use blkring_engine::{Claim, LockError, LockMode, LockedFile};
+use blkring_qcow2::Layout;
+use rustix::fs::{FallocateFlags, IFlags, fallocate, ioctl_getflags, ioctl_setflags};
+
+use crate::text::reason;
+
+/// Images are made of whole sectors.
+const SECTOR: u64 = 512;
+
+/// What of the space of a raw image is taken at once.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Preallocation {
+    /// None.
+    Off,
+    /// All of it, without writing it.
+    Falloc,
+    /// All of it, with zeros.
+    Full,
+}
+
+impl Preallocation {
+    /// What the option says.
+    pub fn of(word: Option<&str>) -> Result<Self, String> {
+        match word {
+            None | Some("off") => Ok(Preallocation::Off),
+            Some("falloc") => Ok(Preallocation::Falloc),
+            Some("full") => Ok(Preallocation::Full),
+            Some("metadata") => Err("Unsupported preallocation mode: metadata".to_owned()),
+            Some(other) => Err(format!("invalid parameter value: {other}")),
+        }
+    }
+}
+
+/// Whether the file system may write the file's data elsewhere.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum CopyOnWrite {
+    /// As it likes.
+    Allowed,
+    /// It should not; file systems without such a choice do not listen.
+    Off,
+}
+
+/// Why there is no such file.
+#[derive(Debug, thiserror::Error)]
+pub enum FileError {
+    /// Somebody else uses it.
+    #[error(transparent)]
+    Lock(#[from] LockError),
+    /// It cannot be written.
+    #[error("{}", reason(.0))]
+    Io(#[from] io::Error),
+}
+
+impl CopyOnWrite {
+    /// The file of a new image: there, empty, and locked, which comes before anything that it held is gone.
+    fn create(self, path: &Path) -> Result<LockedFile, FileError> {
+        let mut options = File::options();
+        let file = options.read(true).write(true).create(true).truncate(false).open(path)?;
+        let name = path.to_string_lossy().into();
+        let file = LockedFile::new(file, &name, LockMode::Auto, Claim::create())?;
+        file.set_len(0)?;
+        if self == CopyOnWrite::Off
+            && let Ok(flags) = ioctl_getflags(&*file)
+            && ioctl_setflags(&*file, flags | IFlags::NOCOW).is_err()
+        {
+            tracing::debug!(path = %path.display(), "the file system has no such choice");
+        }
+        Ok(file)
+    }
+}
+
+/// Makes a file of zeros. What it held before is gone.
+pub fn raw(
+    path: &Path,
+    size: u64,
+    preallocation: Preallocation,
+    cow: CopyOnWrite,
+) -> Result<(), FileError> {
+    let size = size.next_multiple_of(SECTOR);
+    let file = cow.create(path)?;
+    match preallocation {
+        Preallocation::Falloc if size > 0 => {
+            fallocate(&*file, FallocateFlags::empty(), 0, size).map_err(io::Error::from)?;
+        }
+        Preallocation::Full => write_zeros(&file, size)?,
+        Preallocation::Off | Preallocation::Falloc => (),
+    }
+    file.set_len(size)?;
+    Ok(file.sync_all()?)
+}
+
+fn write_zeros(mut file: &File, size: u64) -> io::Result<()> {
+    let zeros = vec![0; 1 << 20];
+    let mut left = size;
+    while left > 0 {
+        let part = usize::try_from(left).unwrap_or(usize::MAX).min(zeros.len());
+        file.write_all(zeros.get(..part).unwrap_or_default())?;
+        left -= part as u64;
+    }
+    Ok(())
+}
+
+/// Makes a file that holds a new image. What it held before is gone.
+pub fn write(path: &Path, layout: &Layout, cow: CopyOnWrite) -> Result<(), FileError> {
+    let file = cow.create(path)?;
+    file.set_len(layout.file_length)?;
+    for write in &layout.writes {
+        file.write_all_at(&write.bytes, write.offset.get())?;
+    }
+    Ok(file.sync_all()?)
+}
