@@ -6,9 +6,10 @@
 use std::sync::Arc;
 
 use blkring_engine::tracker::{Class, Span};
-use blkring_engine::{Access, Context, IoMem, Operation, Result};
+use blkring_engine::{Access, Context, Flags, IoMem, Operation, Result};
 
 use super::Image;
+use super::options::AllocPolicy;
 use super::plan::{Plan, Prepare};
 use super::write::Grant;
 
@@ -21,7 +22,8 @@ pub enum Preallocation {
     /// Nothing.
     #[default]
     Off,
-    /// Each guest cluster has its place in the file. The file may have holes there.
+    /// Each guest cluster has its place in the file. The file may have holes there, unless the policy is to zero with
+    /// each allocation.
     Metadata,
     /// And the file system has put space aside for it.
     Falloc,
@@ -137,7 +139,12 @@ impl Image {
                 Plan::Wait(job) => drop(job.join().await),
                 Plan::Refill(job) => job.join().await?,
                 Plan::InPlace { len, .. } => return Ok(len),
-                Plan::Claimed { len, claim, .. } => {
+                Plan::Claimed { at, len, claim } => {
+                    if self.top.policy == AllocPolicy::PerAllocation {
+                        // Such a cluster may lie beyond the end of the file: a write would bring it there.
+                        let lane = self.service.lane();
+                        self.top.storage.write_zeroes(lane, at.get(), len, Flags::empty()).await?;
+                    }
                     claim.publish();
                     return Ok(len);
                 }

@@ -8,7 +8,7 @@ use std::sync::Arc;
 
 use blkring_engine::sim::{Fault, Matcher, OpKind, Rng, Rule, SimDisk, World};
 use blkring_engine::{Completion, Disk, IoMem, Operation, QueueOptions};
-use blkring_qcow2::Image;
+use blkring_qcow2::{Image, Preallocation};
 
 use super::config::{Config, Errors, Growth};
 use super::judge::{Law, check_structure, contents};
@@ -249,9 +249,16 @@ impl<'a> Life<'a> {
         let left = self.config.sectors() - self.sectors;
         let sectors =
             self.sectors + if self.guest.one_in(3) { left } else { 1 + self.guest.below(left) };
-        self.tell(format!("grow from {} to {sectors}", self.sectors));
-        let image = self.image.clone();
-        let result = self.world.start(0, async move { image.resize(sectors * SECTOR).await });
+        let preallocation = match self.guest.below(8) {
+            0 => Preallocation::Metadata,
+            1 => Preallocation::Falloc,
+            2 => Preallocation::Full,
+            _ => Preallocation::Off,
+        };
+        self.tell(format!("grow from {} to {sectors}, {preallocation:?}", self.sectors));
+        let (image, size) = (self.image.clone(), sectors * SECTOR);
+        let grown = async move { image.resize_with(size, preallocation).await };
+        let result = self.world.start(0, grown);
         self.most_sectors = self.most_sectors.max(sectors);
         self.growing = Some((sectors, result));
     }
