@@ -44,7 +44,7 @@ pub const NAMES: &[&str] = &[
     "old-table-freed-before-switch",
     "table-copy-without-sync",
     "shared-written-in-place",
-    "compressed-entry-before-count",
+    "compressed-cluster-freed-with-others",
 ];
 
 /// A rule that can be broken.
@@ -127,8 +127,8 @@ pub enum Variant {
     TableCopyWithoutSync,
     /// A cluster that others may refer to is written in place.
     SharedWrittenInPlace,
-    /// An entry names compressed data before the counts of its clusters have gone up.
-    CompressedEntryBeforeCount,
+    /// A cluster that an entry with a count of its own gives up is used again although others refer to it.
+    CompressedClusterFreedWithOthers,
 }
 
 /// Which rules are broken: none, unless the feature `variants` is on.

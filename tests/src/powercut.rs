@@ -28,6 +28,6 @@ mod run;
 mod script;
 mod states;
 
-pub use config::{Base, Config, Errors, FreeSpace, Growth};
+pub use config::{Base, Config, Errors, FreeSpace, Growth, Packed};
 pub use hunt::{Found, Hunt, Tally, hunt, repeat};
 pub use run::Violation;

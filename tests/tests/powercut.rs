@@ -4,7 +4,9 @@ use blkring_engine::sim::Kernel;
 use blkring_engine::{Variant, Variants};
 use blkring_qcow2::AllocPolicy;
 use blkring_qcow2::Version;
-use blkring_tests::powercut::{Base, Config, Errors, FreeSpace, Growth, Hunt, hunt, repeat};
+use blkring_tests::powercut::{
+    Base, Config, Errors, FreeSpace, Growth, Hunt, Packed, hunt, repeat,
+};
 
 /// States that are judged, unless `BLKRING_STATES` says otherwise.
 const STATES: u64 = 50_000;
@@ -177,6 +179,36 @@ fn growing_tables(config: &mut Config) {
     config.free_space = FreeSpace::TableNearlyFull;
 }
 
+fn packed(config: &mut Config) {
+    config.packed = Packed::Most;
+    // Full refcount blocks are made by hand, around what is in use at first.
+    if !matches!(config.free_space, FreeSpace::None | FreeSpace::Garbage) {
+        config.free_space = FreeSpace::Garbage;
+    }
+}
+
+fn packed_without_errors(config: &mut Config) {
+    without_errors(config);
+    packed(config);
+}
+
+/// States that are judged of images with compressed clusters.
+const PACKED_STATES: u64 = 10_000;
+
+#[test]
+fn no_power_cut_breaks_a_rule_over_compressed_clusters() {
+    let first = asked("BLKRING_FIRST_SEED").unwrap_or(0);
+    let states = asked("BLKRING_STATES").unwrap_or(PACKED_STATES);
+    let all = Hunt { seeds: first..u64::MAX, every: 12, states, adjust: &packed };
+    match hunt(&all) {
+        Ok(tally) => {
+            println!("{} states of {} cases judged", tally.states, tally.cases);
+            assert!(tally.states >= states);
+        }
+        Err(found) => panic!("{found}"),
+    }
+}
+
 /// Seeds that a variant must be found in.
 const SEEDS: u64 = 3000;
 
@@ -239,6 +271,8 @@ variants! {
     finds_link_taken_for_plain: LinkTakenForPlain, per_allocation;
     finds_payload_before_zero_write: PayloadBeforeZeroWrite, per_allocation;
     finds_rmw_not_serialised: RmwNotSerialised, padding;
+    finds_compressed_cluster_freed_with_others: CompressedClusterFreedWithOthers, packed_without_errors;
+    finds_payload_after_entry_over_compressed: PayloadAfterEntry, packed_without_errors;
     finds_table_switched_before_sync: TableSwitchedBeforeSync, growing_without_errors;
     finds_old_table_freed_before_switch: OldTableFreedBeforeSwitch, growing_without_errors;
 }

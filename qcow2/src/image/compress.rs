@@ -7,7 +7,7 @@
 use std::sync::Arc;
 
 use blkring_engine::tracker::{Class, Guard};
-use blkring_engine::{Access, Flags, IoError, IoMem, Operation, Result, Variant};
+use blkring_engine::{Access, Flags, IoError, IoMem, Operation, Result};
 
 use super::decompress::Place;
 use super::layer::{Layer, Pin};
@@ -133,10 +133,6 @@ impl Chain {
             .write(lane, data.offset().get(), &IoMem::aligned(bytes), Flags::empty())
             .await?;
         self.decompressed.forget(Place { level: 0, data });
-        if self.top.breaks(Variant::CompressedEntryBeforeCount) {
-            placed.publish();
-            return self.top.raise_job(room.clusters()).join().await;
-        }
         if self.top.can_share() {
             self.top.raise_job(room.clusters()).join().await?;
         }

@@ -153,6 +153,11 @@ impl State {
                 Reference::Only(cluster) if self.pools.dirty.len() < keep => {
                     self.put_dirty(cluster, Stamp::default());
                 }
+                Reference::Counts { .. }
+                    if self.variants.has(Variant::CompressedClusterFreedWithOthers) =>
+                {
+                    one.reference.clusters().for_each(|one| self.put_dirty(one, Stamp::default()));
+                }
                 reference => reference.clusters().for_each(|one| self.unlinks.lose(one)),
             }
         }

@@ -43,6 +43,15 @@ pub enum Growth {
     From(u64),
 }
 
+/// Whether clusters of a new image are compressed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Packed {
+    /// None is.
+    None,
+    /// Two of three are, and share host clusters.
+    Most,
+}
+
 /// Whether operations of the disk fail.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Errors {
@@ -69,6 +78,8 @@ pub struct Config {
     pub refcount_bits: u32,
     /// What is below.
     pub base: Base,
+    /// Whether clusters of the image are compressed when it begins.
+    pub packed: Packed,
     /// What the free space holds.
     pub free_space: FreeSpace,
     /// Alignment of the storage in bytes.
@@ -112,6 +123,7 @@ impl Config {
             growth: Growth::None,
             version: Version::V3,
             refcount_bits: 16,
+            packed: Packed::None,
             base: *one_of(
                 rng,
                 &[Base::None, Base::None, Base::Zeros, Base::Raw, Base::ShortRaw, Base::Qcow2],

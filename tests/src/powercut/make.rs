@@ -5,12 +5,12 @@ use std::sync::Arc;
 use blkring_engine::sim::{Rng, SimDisk, SimOptions, World};
 use blkring_engine::{Access, Flags, IoMem, QueueOptions, Storage};
 use blkring_qcow2::{
-    Backing, CreateOptions, Image, ImageOptions, Layout, OpenError, Opener, RefcountWidth,
-    table_set,
+    Backing, Compressor, CreateOptions, Image, ImageOptions, Layout, OpenError, Opener,
+    RefcountWidth, table_set,
 };
 
-use super::config::{Base, Config, FreeSpace};
-use super::model::{SECTOR, Token};
+use super::config::{Base, Config, FreeSpace, Packed};
+use super::model::{SECTOR, Token, fill, token};
 
 /// The image.
 pub(super) const IMAGE: &str = "image";
@@ -18,6 +18,9 @@ const BASE: &str = "base";
 
 /// What every sector of a backing file with bytes is filled with.
 const BASE_TOKEN: Token = 0xaaaa_aaaa_aaaa_aaaa;
+
+/// What marks the sectors of clusters that are compressed from the beginning.
+const PACKED: Token = 0xcccc << 48;
 
 /// Free clusters with garbage.
 const GARBAGE: u64 = 24;
@@ -93,8 +96,39 @@ pub(super) fn make(config: &Config, rng: &mut Rng) -> (SimDisk, Vec<Token>) {
     disk.create_file(IMAGE, &file);
     // What is beyond the end is zero when it is there.
     let filled = filled.min(first);
-    let tokens = (0..sectors).map(|s| if s < filled { BASE_TOKEN } else { 0 }).collect();
+    let mut tokens: Vec<Token> =
+        (0..sectors).map(|s| if s < filled { BASE_TOKEN } else { 0 }).collect();
+    if config.packed == Packed::Most {
+        pack(&disk, config, &mut tokens[..first]);
+    }
     (disk, tokens)
+}
+
+/// Two of three clusters of a new image are written in compressed form, by the driver.
+fn pack(disk: &SimDisk, config: &Config, tokens: &mut [Token]) {
+    let mut world = World::new(1, disk);
+    world.add_queue(QueueOptions::default());
+    let image = open(&mut world, config, ImageOptions::new().writable());
+    let image = image.expect("a new image can be opened");
+    let _attached = world.queue(0).attach(&image).expect("a queue without a ring");
+    let cluster = usize::try_from(config.cluster).expect("small");
+    let mut compressor = Compressor::new(image.compression(), cluster).expect("it is built in");
+    let per_cluster = cluster / SECTOR as usize;
+    for (number, sectors) in tokens.chunks_mut(per_cluster).enumerate() {
+        if number % 3 == 2 || sectors.len() < per_cluster {
+            continue;
+        }
+        for (sector, one) in (number * per_cluster..).zip(&mut *sectors) {
+            *one = token(0, sector) | PACKED;
+        }
+        let bytes: Vec<u8> = sectors.iter().flat_map(|one| fill(*one)).collect();
+        let packed = compressor.compress(&bytes).expect("tokens are smaller");
+        let (image, offset) = (image.clone(), (number * cluster) as u64);
+        let written =
+            world.block_on(0, async move { image.write_compressed(offset, packed).await });
+        written.expect("nothing fails here");
+    }
+    world.block_on(0, async move { image.close().await }).expect("nothing fails here");
 }
 
 fn image_of(config: &Config, sectors: u64, backing: Option<Backing>) -> Vec<u8> {

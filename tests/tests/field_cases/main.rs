@@ -7,6 +7,7 @@
 
 mod beyond_the_end;
 mod chains;
+mod compressed;
 mod features;
 mod locks;
 mod power;
