@@ -1,5 +1,6 @@
 //! An opened image of any format.
 
+use std::ffi::OsStr;
 use std::path::Path;
 use std::sync::{Arc, Mutex};
 
@@ -189,10 +190,8 @@ impl AnyDisk {
                 // The first offset beyond what the L1 table's entries cover.
                 let covered = info.cluster_size / 8 * info.cluster_size;
                 let state = info.virtual_size.div_ceil(covered).saturating_mul(covered);
-                let header = probe::header(
-                    Path::new(&**image.storage().path()),
-                    blkring_qcow2::Access::Read,
-                );
+                let path = image.storage().file_path();
+                let header = probe::header(path, blkring_qcow2::Access::Read);
                 format!(
                     "format name: qcow2\ncluster size: {}\nvm state offset: {}\n{}",
                     human(info.cluster_size),
@@ -205,7 +204,7 @@ impl AnyDisk {
 }
 
 impl Opener for Counting {
-    fn open(&self, referrer: &str, name: &str, access: Access) -> Result<Storage, OpenError> {
+    fn open(&self, referrer: &Path, name: &OsStr, access: Access) -> Result<Storage, OpenError> {
         *self.opened.lock().expect("nobody panics while counting") += 1;
         self.files.open(referrer, name, access)
     }

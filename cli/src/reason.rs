@@ -91,6 +91,10 @@ impl Reason {
 
     /// What is wrong with the image at `path` or its chain, of which `depth` files below the image were tried.
     pub fn image(path: &Path, error: &OpenError, depth: usize) -> Self {
+        let error = match error {
+            OpenError::Backing { source, .. } => source,
+            of_the_image => of_the_image,
+        };
         let reason = match error {
             OpenError::Storage(error) => Reason::file(error),
             OpenError::Header { path: which, source } => match Reason::header(source) {

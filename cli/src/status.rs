@@ -2,7 +2,6 @@
 
 use std::collections::HashMap;
 use std::os::unix::fs::MetadataExt;
-use std::path::Path;
 use std::sync::{Arc, Mutex};
 
 use blkring_engine::{Extent, ExtentKind, IoError, Storage};
@@ -142,7 +141,7 @@ impl Survey {
         }
         let mut known = self.sparse.lock().expect("nobody panics while holding it");
         *known.entry(storage.path().clone()).or_insert_with(|| {
-            let Ok(file) = Path::new(&**storage.path()).metadata() else { return false };
+            let Ok(file) = storage.file_path().metadata() else { return false };
             let clusters = file.len().div_ceil(cluster);
             file.blocks() * SECTOR / cluster <= clusters - clusters / 10
         })

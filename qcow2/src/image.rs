@@ -128,7 +128,7 @@ pub struct ImageInfo {
     pub virtual_size: u64,
     /// Bytes of a cluster.
     pub cluster_size: u64,
-    /// The name of the backing file, as it is in the header.
+    /// The name of the backing file, as it is in the header; what is not UTF-8 is replaced.
     pub backing_name: Option<String>,
     /// Its format, as it is in the header.
     pub backing_format: Option<String>,

@@ -1,7 +1,6 @@
 //! Where a copy goes: made new, or there already.
 
 use std::os::unix::fs::MetadataExt;
-use std::path::Path;
 
 use blkring_engine::{Access, Disk, Queue};
 use blkring_qcow2::Backing;
@@ -105,7 +104,7 @@ fn look_below(
     }
     let format = target.info().backing_format.as_deref().map(crate::options::format);
     let format = format.and_then(Result::ok).expect("the target was opened with it");
-    let name = ImageName::of_file(Path::new(&**file.path())).of_format(format);
+    let name = ImageName::of_file(file.file_path()).of_format(format);
     let opening = Opening { share: order.share, ..Opening::read_only() };
     opened.below = Some(AnyDisk::open(queue, &name, opening)?);
     opened.under = Under::Compared;

@@ -13,6 +13,7 @@ mod size;
 mod transfer;
 mod zero;
 
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use blkring_tracker::sync::atomic::{AtomicU64, Ordering};
@@ -38,6 +39,8 @@ const RETRIES: usize = 1000;
 /// One file, device or memory, shared by any number of queues.
 pub struct Storage {
     device: Arc<Device>,
+    /// As it was opened; the device has a name for messages.
+    file_path: PathBuf,
     tracker: Arc<Tracker>,
     buffers: Arc<BufferPool>,
     /// The same for shared work, which must not wait for a buffer that a queue holds.
@@ -63,6 +66,7 @@ impl Storage {
         buffers: Arc<BufferPool>,
     ) -> Self {
         Storage {
+            file_path: PathBuf::from(&*device.path),
             device,
             tracker: Tracker::new(),
             shared_buffers: BufferPool::new(buffers.budget()),
@@ -76,6 +80,12 @@ impl Storage {
             syncs: flush::Syncs::default(),
             variants: Variants::default(),
         }
+    }
+
+    /// The same for the file at exactly this path.
+    pub(crate) fn at(mut self, path: &Path) -> Self {
+        path.clone_into(&mut self.file_path);
+        self
     }
 
     /// The same with another alignment of memory, in bytes.
@@ -118,7 +128,12 @@ impl Storage {
         self
     }
 
-    /// The name it was opened by.
+    /// The path it was opened by, byte for byte; of what is no file its name.
+    pub fn file_path(&self) -> &Path {
+        &self.file_path
+    }
+
+    /// The name it was opened by, for messages: what is not UTF-8 is replaced.
     pub fn path(&self) -> &Arc<str> {
         &self.device.path
     }

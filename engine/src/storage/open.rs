@@ -209,7 +209,7 @@ impl Storage {
         let device = Device::new(name, Kind::File(file), size);
         let buffers = BufferPool::new(options.buffer_budget);
         let storage = Storage::over(device, alignment, options.access, buffers);
-        let storage = storage.with_memory_alignment(memory_alignment);
+        let storage = storage.at(path).with_memory_alignment(memory_alignment);
         Ok(storage.with_flushing(options.flushing))
     }
 }

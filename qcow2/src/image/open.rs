@@ -4,6 +4,8 @@
 //! walked in a loop; a file that comes up twice, or too many of them, are refused.
 
 use std::collections::HashSet;
+use std::ffi::{OsStr, OsString};
+use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
@@ -33,11 +35,11 @@ use crate::snapshot::SnapshotError;
 /// Opens the files that an image names. A name comes from the image and is not to be trusted: the embedder decides
 /// which files it may lead to.
 pub trait Opener: Send + Sync {
-    /// Opens the file that the image at `referrer` calls `name`.
+    /// Opens the file that the image at `referrer` calls `name`, which is any bytes but NUL.
     ///
     /// # Errors
     /// Of the file, or of a policy that does not allow it.
-    fn open(&self, referrer: &str, name: &str, access: Access) -> Result<Storage, StorageError>;
+    fn open(&self, referrer: &Path, name: &OsStr, access: Access) -> Result<Storage, StorageError>;
 }
 
 /// Opens regular files by path, relative names from the directory of the image that names them.
@@ -48,8 +50,8 @@ pub struct FileOpener {
 }
 
 impl Opener for FileOpener {
-    fn open(&self, referrer: &str, name: &str, access: Access) -> Result<Storage, StorageError> {
-        let directory = Path::new(referrer).parent().map(PathBuf::from).unwrap_or_default();
+    fn open(&self, referrer: &Path, name: &OsStr, access: Access) -> Result<Storage, StorageError> {
+        let directory = referrer.parent().map(PathBuf::from).unwrap_or_default();
         Storage::open(&directory.join(name), &self.options.clone().access(access))
     }
 }
@@ -98,6 +100,14 @@ pub enum OpenError {
         /// Where the cluster is.
         at: HostOffset,
     },
+    /// A file below an image could not be opened or is damaged.
+    #[error("{source} (backing file of {image})")]
+    Backing {
+        /// The image that names it.
+        image: Arc<str>,
+        /// What is wrong; it names the backing file.
+        source: Box<OpenError>,
+    },
     /// The image does not say what format its backing file has. It is never guessed: a raw guest could write
     /// anything there.
     #[error("{path}: the format of the backing file '{name}' is not given")]
@@ -108,10 +118,12 @@ pub enum OpenError {
         name: String,
     },
     /// The backing file has a format that is not supported.
-    #[error("{path}: the backing file format '{format}' is not supported")]
+    #[error("{path}: the format '{format}' of the backing file '{name}' is not supported")]
     BackingFormat {
         /// The image.
         path: Arc<str>,
+        /// Its backing file.
+        name: String,
         /// The format.
         format: String,
     },
@@ -151,6 +163,7 @@ impl OpenError {
     pub fn errno(&self) -> i32 {
         match self {
             OpenError::Storage(error) => error.errno(),
+            OpenError::Backing { source, .. } => source.errno(),
             OpenError::Io(error) => error.errno,
             OpenError::Header { source, .. } => source.errno(),
             OpenError::Snapshots { source, .. } => source.errno(),
@@ -163,12 +176,57 @@ impl OpenError {
             OpenError::BackingFormat { .. } | OpenError::Ring(_) => libc::ENOTSUP,
         }
     }
+
+    /// The same of a file that `image` names.
+    fn below(self, image: &Storage) -> Self {
+        OpenError::Backing { image: image.path().clone(), source: Box::new(self) }
+    }
 }
 
 /// What is below an image, as it says itself.
 struct Below {
-    name: String,
+    image: Arc<Storage>,
+    name: OsString,
     format: String,
+}
+
+impl Below {
+    fn of(layer: &Layer) -> Result<Option<Self>, OpenError> {
+        let header = layer.header.lock();
+        let Some(name) = header.backing_name() else { return Ok(None) };
+        let (image, name) = (layer.storage.clone(), OsStr::from_bytes(name).to_owned());
+        let Some(format) = header.backing_format().map(text) else {
+            let name = name.to_string_lossy().into_owned();
+            return Err(OpenError::NoBackingFormat { path: image.path().clone(), name });
+        };
+        Ok(Some(Below { image, name, format }))
+    }
+
+    /// Opens the file, unless it is among those that were `seen`.
+    fn open(
+        &self,
+        opener: &dyn Opener,
+        seen: &mut HashSet<(u64, u64)>,
+    ) -> Result<Storage, OpenError> {
+        let storage = match opener.open(self.image.file_path(), &self.name, Access::ReadOnly) {
+            // A chain that leads back to a file that this one has locked.
+            Err(StorageError::Lock(LockError::Conflict { path, file, .. }))
+                if seen.contains(&file) =>
+            {
+                return Err(OpenError::Loop { path });
+            }
+            opened => opened.map_err(|error| OpenError::from(error).below(&self.image))?,
+        };
+        if !seen.insert(storage.identity()) {
+            return Err(OpenError::Loop { path: storage.path().clone() });
+        }
+        Ok(storage)
+    }
+
+    fn of_unknown_format(self) -> OpenError {
+        let (path, name) = (self.image.path().clone(), self.name.to_string_lossy().into_owned());
+        OpenError::BackingFormat { path, name, format: self.format }
+    }
 }
 
 impl Image {
@@ -197,41 +255,24 @@ impl Image {
         let top = open_layer(lane, storage, &service, access, &options, &mut budget).await?;
         let info = info_of(&top.header.lock());
         let mut backing = Vec::new();
-        let mut referrer = top.storage.path().clone();
-        let mut below = below(&top)?;
-        while let Some(Below { name, format }) = below.take() {
+        let mut below = Below::of(&top)?;
+        while let Some(file) = below.take() {
             if backing.len() == options.max_chain {
-                return Err(OpenError::TooDeep { path: referrer, limit: options.max_chain });
+                let path = file.image.path().clone();
+                return Err(OpenError::TooDeep { path, limit: options.max_chain });
             }
-            let storage = match opener.open(&referrer, &name, Access::ReadOnly) {
-                // A chain that leads back to a file that this one has locked.
-                Err(StorageError::Lock(LockError::Conflict { path, file, .. }))
-                    if seen.contains(&file) =>
-                {
-                    return Err(OpenError::Loop { path });
-                }
-                opened => opened?,
-            };
-            if !seen.insert(storage.identity()) {
-                return Err(OpenError::Loop { path: storage.path().clone() });
-            }
-            match format.as_str() {
+            let storage = file.open(opener, &mut seen)?;
+            match file.format.as_str() {
                 "raw" => backing.push(Member::Raw(Arc::new(storage))),
                 "qcow2" => {
-                    let layer = open_layer(
-                        lane,
-                        storage,
-                        &service,
-                        header::Access::Read,
-                        &options,
-                        &mut budget,
-                    )
-                    .await?;
-                    referrer = layer.storage.path().clone();
-                    below = self::below(&layer)?;
+                    let access = header::Access::Read;
+                    let layer =
+                        open_layer(lane, storage, &service, access, &options, &mut budget).await;
+                    let layer = layer.map_err(|error| error.below(&file.image))?;
+                    below = Below::of(&layer)?;
                     backing.push(Member::Qcow2(layer));
                 }
-                _ => return Err(OpenError::BackingFormat { path: referrer, format }),
+                _ => return Err(file.of_unknown_format()),
             }
         }
         if access == header::Access::Write {
@@ -258,7 +299,6 @@ impl Image {
 }
 
 fn info_of(header: &Header) -> ImageInfo {
-    let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
     ImageInfo {
         virtual_size: header.geometry().virtual_size(),
         cluster_size: header.geometry().cluster_size(),
@@ -267,15 +307,9 @@ fn info_of(header: &Header) -> ImageInfo {
     }
 }
 
-fn below(layer: &Layer) -> Result<Option<Below>, OpenError> {
-    let info = info_of(&layer.header.lock());
-    match (info.backing_name, info.backing_format) {
-        (None, _) => Ok(None),
-        (Some(name), Some(format)) => Ok(Some(Below { name, format })),
-        (Some(name), None) => {
-            Err(OpenError::NoBackingFormat { path: layer.storage.path().clone(), name })
-        }
-    }
+/// Bytes as people are shown them.
+fn text(bytes: &[u8]) -> String {
+    String::from_utf8_lossy(bytes).into_owned()
 }
 
 async fn open_layer(

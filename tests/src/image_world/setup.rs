@@ -1,6 +1,8 @@
 //! How an image world is made.
 
 use std::collections::BTreeMap;
+use std::ffi::OsStr;
+use std::path::Path;
 
 use blkring_engine::sim::{Kernel, SimDisk, SimOptions, World};
 use blkring_engine::{Access, QueueOptions, Storage, Variants};
@@ -241,10 +243,12 @@ pub struct SimOpener {
 impl Opener for SimOpener {
     fn open(
         &self,
-        _referrer: &str,
-        name: &str,
+        _referrer: &Path,
+        name: &OsStr,
         access: Access,
     ) -> Result<Storage, blkring_engine::OpenError> {
-        Ok(self.disk.storage(name, SimOptions { access, ..SimOptions::default() }))
+        Ok(self
+            .disk
+            .storage(&name.to_string_lossy(), SimOptions { access, ..SimOptions::default() }))
     }
 }

@@ -1,5 +1,7 @@
 //! Making the files of a case, and opening the image.
 
+use std::ffi::OsStr;
+use std::path::Path;
 use std::sync::Arc;
 
 use blkring_engine::sim::{Rng, SimDisk, SimOptions, World};
@@ -34,12 +36,12 @@ pub(super) struct SimOpener {
 impl Opener for SimOpener {
     fn open(
         &self,
-        _referrer: &str,
-        name: &str,
+        _referrer: &Path,
+        name: &OsStr,
         access: Access,
     ) -> Result<Storage, blkring_engine::OpenError> {
         let options = SimOptions { access, ..SimOptions::aligned(self.alignment) };
-        Ok(self.disk.storage(name, options))
+        Ok(self.disk.storage(&name.to_string_lossy(), options))
     }
 }
 
