@@ -12,6 +12,7 @@ mod convert;
 mod create;
 mod dd;
 mod disk;
+mod error_form;
 mod failure;
 mod image_name;
 mod info;
@@ -51,6 +52,9 @@ struct Program {
     /// Print the events that FILTER selects to the standard error, for instance "debug" or "blkring_engine=trace".
     #[arg(long, global = true, value_name = "FILTER")]
     trace: Option<String>,
+    /// How an error is told: human, or json for one JSON object in a line.
+    #[arg(long, global = true, value_name = "FORM", value_parser = options::output)]
+    error_format: Option<options::Output>,
     #[command(subcommand)]
     command: Command,
 }
@@ -120,7 +124,10 @@ fn blkring(words: &[OsString]) -> ExitCode {
         },
     };
     result.unwrap_or_else(|failure| {
-        name::complain(failure.text(Name::Blkring));
+        match error_form::asked(words) {
+            options::Output::Human => name::complain(failure.text(Name::Blkring)),
+            options::Output::Json => eprintln!("{}", error_form::json(&failure)),
+        }
         failure.exit_code()
     })
 }

@@ -8,6 +8,7 @@
 mod beyond_the_end;
 mod chains;
 mod compressed;
+mod copies;
 mod features;
 mod locks;
 mod power;
