@@ -1,6 +1,7 @@
 //! `blkring bench`.
 
 mod main_job;
+mod place;
 mod stream;
 
 use std::process::ExitCode;

@@ -210,7 +210,9 @@ fn change(word: &str) -> Result<Change, Failure> {
     };
     match size(digits) {
         Ok(bytes) if !digits.starts_with(['+', '-']) => Ok(kind(bytes)),
-        Err(crate::number::NumberError::TooLarge) => Ok(kind(u64::MAX)),
+        Err(crate::number::NumberError::TooLarge) if !digits.starts_with(['+', '-']) => {
+            Ok(kind(u64::MAX))
+        }
         _ => usage(
             "Parameter 'size' expects a non-negative number below 2^64\nOptional suffix k, M, G, T, P or E means \
              kilo-, mega-, giga-, tera-, peta-\nand exabytes, respectively.",

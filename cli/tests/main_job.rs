@@ -108,3 +108,49 @@ fn events_are_traced() {
     assert!(run.stderr.contains("cut"), "a flush is a cut: {}", run.stderr);
     assert!(!run.stderr.contains('\u{1b}'), "no colours where nobody looks");
 }
+
+#[test]
+fn an_interrupted_job_leaves_nothing() {
+    for signal in ["INT", "TERM"] {
+        let scratch = Scratch::new();
+        let mut child = Command::new(env!("CARGO_BIN_EXE_blkring"))
+            .args(words("bench --size 64M --overwrites 50000000"))
+            .env("TMPDIR", scratch.dir())
+            .stdout(std::process::Stdio::null())
+            .stderr(std::process::Stdio::null())
+            .spawn()
+            .expect("the program is there");
+        let entries = || scratch.dir().read_dir().expect("the directory is there").count();
+        while entries() == 0 {
+            std::thread::sleep(std::time::Duration::from_millis(5));
+        }
+        std::thread::sleep(std::time::Duration::from_millis(200));
+        let pid = child.id().to_string();
+        let sent = Command::new("bash").args(["-c", &format!("kill -{signal} {pid}")]).status();
+        assert!(sent.expect("there is a shell").success());
+        assert_eq!(child.wait().expect("it was started").code(), Some(130), "{signal}");
+        assert_eq!(entries(), 0, "{signal}");
+    }
+}
+
+#[test]
+fn a_place_that_does_not_do_is_told() {
+    let run = |directory: &std::path::Path, line: &str| {
+        let output = Command::new(env!("CARGO_BIN_EXE_blkring"))
+            .args(words(line))
+            .env("TMPDIR", directory)
+            .output()
+            .expect("the program is there");
+        assert_eq!(output.status.code(), Some(1));
+        String::from_utf8(output.stderr).expect("UTF-8")
+    };
+    let nowhere = std::path::Path::new("/no/such/place");
+    let printed = run(nowhere, "bench");
+    assert_eq!(
+        printed,
+        "blkring: no directory can be made in '/no/such/place' (TMPDIR): No such file or directory\n"
+    );
+    let scratch = Scratch::new();
+    let printed = run(scratch.dir(), "bench --size 8T");
+    assert!(printed.contains(" free, and the job takes up to 8 TiB"), "{printed}");
+}

@@ -219,6 +219,14 @@ fn probed_raw_images_are_guarded_alike() {
     compare(&lines.iter().map(String::as_str).collect::<Vec<_>>());
 }
 
+/// A whole session, from an image's making to what is known of it.
+#[test]
+fn a_session_says_the_same() {
+    compare(&["qemu-img create -f qcow2 x 128M; \
+        qemu-io -c 'write -P 0xa 0 128k' -c 'read -P 0xa 0 128k' x; \
+        qemu-img check x; qemu-img map --output=json x; qemu-img info x"]);
+}
+
 /// Of any version: what images hold and what a check says of them.
 #[test]
 fn images_are_exchanged() {

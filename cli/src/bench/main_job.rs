@@ -10,6 +10,7 @@ use blkring_engine::{Access, Disk, Queue, QueueOptions, QueueSeed};
 use blkring_qcow2::CreateOptions;
 use clap::Args;
 
+use super::place;
 use crate::disk::{AnyDisk, Opening};
 use crate::failure::Failure;
 use crate::image_name::ImageName;
@@ -26,7 +27,7 @@ pub(super) struct Options {
     #[arg(long, default_value = "256M", conflicts_with = "files",
         value_parser = sizes("size", 0..=i64::MAX as u64))]
     size: u64,
-    /// Queues, each with a thread of its own.
+    /// Queues, each with a thread of its own: 1 to 15.
     #[arg(long, default_value = "4", conflicts_with = "files",
         value_parser = counts("number of queues", 1..=super::I31))]
     queues: u64,
@@ -74,7 +75,7 @@ impl Subject for Image<'_> {
 pub(super) fn run(all: &super::Options) -> Result<(), Failure> {
     let options = &all.job;
     let plan = Plan::new(options.size, options.queues, options.overwrites, options.seed)?;
-    let directory = tempfile::Builder::new().prefix("blkring-bench-").tempdir()?;
+    let directory = place::directory()?;
     let path = match &options.keep {
         Some(path) if path.symlink_metadata().is_ok() => {
             return Err(Failure::Usage(format!("{}: File exists", path.display())));
@@ -83,6 +84,7 @@ pub(super) fn run(all: &super::Options) -> Result<(), Failure> {
         None => directory.path().join("image"),
     };
     let format = all.source.format()?.unwrap_or(Format::Qcow2);
+    place::check_room(&path, plan.size())?;
     create(&path, format, plan.size())?;
     let name = ImageName::of_file(&path).of_format(format);
     let cache = cache_mode(all, &name)?;
@@ -103,9 +105,12 @@ pub(super) fn run(all: &super::Options) -> Result<(), Failure> {
     let mut queue = queue()?;
     let image = AnyDisk::open(&mut queue, &name, opening(Access::ReadWrite))?;
     let disk = image.attach(&mut queue)?;
-    let mut reports = job::run(&Image(&image), &plan, &settings).map_err(failed)?;
-    verification::seal(&mut queue, &disk, &plan).map_err(failed)?;
-    image.close(&mut queue)?;
+    let ran = job::run(&Image(&image), &plan, &settings)
+        .and_then(|reports| verification::seal(&mut queue, &disk, &plan).map(|()| reports));
+    // What was reserved goes back after a failed job too, whose error is the one to tell.
+    let closed = image.close(&mut queue);
+    let mut reports = ran.map_err(failed)?;
+    closed?;
     drop((disk, image, queue));
 
     // All of it once more, from the file alone.
