@@ -189,18 +189,16 @@ fn human(report: &CheckReport) -> String {
     lines
 }
 
-/// The result for programs.
+/// The result for programs, in the order in which qemu-img tells it.
 #[derive(Serialize)]
 #[serde(rename_all = "kebab-case")]
 struct Json {
     #[serde(skip_serializing_if = "is_zero")]
     image_end_offset: u64,
     #[serde(skip_serializing_if = "is_zero")]
-    total_clusters: u64,
-    #[serde(skip_serializing_if = "is_zero")]
-    fragmented_clusters: u64,
-    #[serde(skip_serializing_if = "is_zero")]
     compressed_clusters: u64,
+    #[serde(skip_serializing_if = "is_zero")]
+    total_clusters: u64,
     #[serde(skip_serializing_if = "is_zero")]
     corruptions: u64,
     check_errors: u64,
@@ -210,6 +208,8 @@ struct Json {
     allocated_clusters: u64,
     filename: String,
     format: &'static str,
+    #[serde(skip_serializing_if = "is_zero")]
+    fragmented_clusters: u64,
 }
 
 #[expect(clippy::trivially_copy_pass_by_ref, reason = "serde passes a reference")]

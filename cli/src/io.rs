@@ -4,6 +4,7 @@ mod blocks;
 mod check;
 mod command;
 mod complaint;
+mod compressed;
 mod getopt;
 mod help;
 mod input;

@@ -8,6 +8,7 @@ pub mod beside;
 pub mod counted;
 pub mod crowd;
 pub mod deadline;
+pub mod differential;
 pub mod duo;
 pub mod fs;
 pub mod holder;

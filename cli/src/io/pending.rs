@@ -101,6 +101,19 @@ impl Requests {
 }
 
 impl Pending {
+    /// A transfer that begins now; of a read with where its bytes go.
+    pub fn of(transfer: &Transfer, read: Option<(IoMem, Option<Check>, Dump)>) -> Self {
+        Pending {
+            name: transfer.name,
+            verb: if transfer.changes() { "wrote" } else { "read" },
+            offset: transfer.offset,
+            len: transfer.len(),
+            style: transfer.style,
+            read,
+            begun: Instant::now(),
+        }
+    }
+
     /// Tells of its end.
     pub fn end(self, result: Result<(), IoError>) -> Next {
         let taken = self.begun.elapsed();

@@ -6,6 +6,7 @@ use blkring_engine::{Access, Flags, IoError, Queue, QueueOptions, QueueSeed, Req
 
 use super::blocks;
 use super::command::{self, Command, Kind, Present, Transfer, Wait};
+use super::compressed;
 use super::help;
 use super::opened::{Closed, Opened};
 use super::pending::{Pending, Requests};
@@ -137,8 +138,8 @@ impl Session {
         }
     }
 
-    /// Closes the image when everything has ended, and begins a new queue: the old one keeps the files of the image open
-    /// as long as it lives. The inner error is of the image.
+    /// Closes the image when everything has ended, and begins a new queue, on which nothing of the image is
+    /// left. The inner error is of the image.
     fn close(&mut self, opened: Opened) -> Result<Result<Closed, Failure>, Failure> {
         self.requests.drain(&mut self.queue)?;
         let closed = opened.close(&mut self.queue);
@@ -248,7 +249,13 @@ impl Session {
             }
             Kind::Write(_) => (Request::write(offset, memory).with(flags), None),
             Kind::Zero => (Request::write_zeroes(offset, transfer.len()).with(flags), None),
-            Kind::State | Kind::Compressed(_) => return Ok(unsupported(opened, transfer)),
+            Kind::State => return Ok(unsupported(opened, transfer)),
+            Kind::Compressed(_) => {
+                self.requests.drain(&mut self.queue)?;
+                let pending = Pending::of(transfer, None);
+                let result = compressed::write(&mut self.queue, opened, offset, &memory)?;
+                return Ok(pending.end(result));
+            }
         };
         if read.is_some() && opened.copy_on_read == CopyOnRead::Yes {
             self.requests.drain(&mut self.queue)?;
@@ -257,15 +264,7 @@ impl Session {
                 return Ok(Next::GoFailed);
             }
         }
-        let pending = Pending {
-            name: transfer.name,
-            verb: if write { "wrote" } else { "read" },
-            offset,
-            len: transfer.len(),
-            style: transfer.style,
-            read,
-            begun: Instant::now(),
-        };
+        let pending = Pending::of(transfer, read);
         let id = self.requests.begin(&mut self.queue, &opened.disk, request, pending)?;
         match transfer.wait {
             Wait::Now => self.requests.wait_for(&mut self.queue, id),
@@ -383,14 +382,11 @@ fn refuses_writes(opened: &Opened) -> bool {
     opened.access() == Access::ReadOnly
 }
 
-/// What a raw image has not, nor QEMU's; of qcow2 images it is said what is missing.
+/// What raw images have not; of qcow2 images it is said what is missing.
 fn unsupported(opened: &Opened, transfer: &Transfer) -> Next {
     println!("{} failed: Operation not supported", transfer.name);
     if matches!(opened.image, AnyDisk::Qcow2(_)) {
-        name::complain(match transfer.kind {
-            Kind::State => "-b: the state of a virtual machine cannot be read or written here",
-            _ => "-c: compressed writes are not supported here",
-        });
+        name::complain("-b: the state of a virtual machine cannot be read or written here");
     }
     Next::GoFailed
 }

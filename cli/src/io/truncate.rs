@@ -7,6 +7,8 @@ use crate::disk::AnyDisk;
 use crate::failure::Failure;
 use crate::text::describe;
 
+use libc::EINVAL;
+
 /// How the new space of an image is made ready.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Preallocation {
@@ -39,7 +41,20 @@ pub fn run(
     match &opened.image {
         AnyDisk::Raw(disk) => raw(queue, disk, size, mode),
         AnyDisk::Probed(disk) => raw(queue, disk.disk(), size, mode),
-        AnyDisk::Qcow2(_) => Ok(Err("qcow2 images cannot be resized yet".to_owned())),
+        AnyDisk::Qcow2(_) if mode != Preallocation::Off => {
+            let text = "Preallocation is not supported when a qcow2 image grows";
+            Ok(Err(text.to_owned()))
+        }
+        AnyDisk::Qcow2(image) => {
+            let result = queue.block_on(image.resize(size))?;
+            Ok(result.map_err(|error| match error.errno {
+                EINVAL => "The new size must be a multiple of 512".to_owned(),
+                errno => match error.reason {
+                    Some(reason) => format!("{reason}: {}", describe(errno)),
+                    None => format!("Failed to resize: {}", describe(errno)),
+                },
+            }))
+        }
     }
 }
 

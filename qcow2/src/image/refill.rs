@@ -158,11 +158,6 @@ impl Layer {
         self.write_counts(found).await
     }
 
-    /// How many clusters a refill of a policy that zeroes later prepares for L2 tables.
-    fn tables_wanted(&self) -> u64 {
-        u64::from(self.policy == AllocPolicy::PerAllocation && self.lock().pools.tables.len() == 0)
-    }
-
     fn give_out(&self, found: &Found, stamp: Stamp) {
         let file_end = self.storage.size();
         let mut state = self.lock();
@@ -188,6 +183,7 @@ impl Layer {
     /// The first free clusters, at most `want`, all in the range of one refcount block. Nobody else looks or takes:
     /// the slot is held.
     async fn find(self: &Arc<Self>, want: u64) -> Result<Found> {
+        let tables = std::mem::take(&mut self.lock().pools.tables_needed);
         loop {
             let (cursor, end) = {
                 let state = self.lock();
@@ -198,7 +194,6 @@ impl Layer {
                 Some((_, block)) => block,
                 None => self.new_block(index).await?,
             };
-            let tables = self.tables_wanted();
             let range_end = self.geometry.refblock_start(index + 1);
             // New space at the end is taken as it is wanted; free space before it first.
             let limit = HostCluster::new(end.get().max(cursor.get()) + want).min(range_end);

@@ -58,6 +58,8 @@ pub(crate) struct Pools {
     pub(crate) dirty: Pool,
     /// How many those that wait for a refill need at least.
     pub(crate) needed: u64,
+    /// How many of these are for L2 tables, where tables have a pool of their own: one or none.
+    pub(crate) tables_needed: u64,
     /// How many the next refill asks for.
     pub(crate) next_refill: u64,
     /// How many the last one brought: half of that is the mark for the next.
