@@ -71,7 +71,8 @@ impl BufferPool {
         poll_fn(|cx| match self.try_take(len) {
             Some(buffer) => Poll::Ready(buffer),
             None => {
-                self.state.lock().starving.push(cx.waker().clone());
+                let waker = cx.waker().clone();
+                self.state.lock().starving.push(waker);
                 // Between the two locks a buffer may have come back.
                 self.try_take(len).map_or(Poll::Pending, Poll::Ready)
             }

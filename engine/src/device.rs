@@ -5,6 +5,7 @@ use std::sync::Arc;
 
 use blkring_tracker::sync::atomic::{AtomicI32, AtomicU64, Ordering};
 
+use crate::lane::LaneKind;
 use crate::memory_disk::MemoryDisk;
 use crate::op::{Op, Verb};
 #[cfg(feature = "sim")]
@@ -73,7 +74,7 @@ impl Device {
         match op.verb {
             Verb::Read => return,
             Verb::Sync => {
-                if result < 0 && !is_interruption(result) {
+                if result < 0 && !did_not_run(result) {
                     self.failed_sync.store(-result, Ordering::Release);
                 }
                 return;
@@ -81,7 +82,7 @@ impl Device {
             // A failed write may have changed anything. A durable one reports, and uses up, errors of writing back
             // what others wrote before: the next fdatasync would not hear of them again.
             Verb::Write | Verb::WriteDurable => {
-                if op.verb == Verb::WriteDurable && result < 0 && !is_interruption(result) {
+                if op.verb == Verb::WriteDurable && result < 0 && !did_not_run(result) {
                     self.failed_sync.store(-result, Ordering::Release);
                 }
                 if result > 0 {
@@ -104,9 +105,17 @@ impl Device {
     }
 }
 
-/// Whether an op did not run at all and may be issued again: interrupted, out of resources for the moment, or given
-/// up because the thread that had submitted it ended. The kernel says ECANCELED of what had not begun then, and EFAULT
-/// of what it would have begun again in the thread's name; memory that is really bad fails at the last try too.
-pub(crate) fn is_interruption(result: i32) -> bool {
+/// Whether an op did not run at all: interrupted, out of resources for the moment, given up because the thread that had
+/// submitted it ended, or without its memory. Of a thread that has ended the kernel says ECANCELED of what had not begun
+/// then, and EFAULT of what it would have begun again in the thread's name.
+pub(crate) fn did_not_run(result: i32) -> bool {
     matches!(-result, libc::EINTR | libc::EAGAIN | libc::ECANCELED | libc::EFAULT)
+}
+
+/// Whether an op of such a lane did not run and may be issued again. EFAULT says two things, and the lane tells which.
+/// The ring of a queue is reaped by the thread that submits to it, which therefore has not ended: the memory of the
+/// request is bad, and stays so. Shared work has no memory but its own, which is good, and is submitted by whichever
+/// thread is about: that one has ended.
+pub(crate) fn may_be_asked_again(result: i32, kind: LaneKind) -> bool {
+    did_not_run(result) && (-result != libc::EFAULT || kind == LaneKind::Service)
 }

@@ -1,7 +1,7 @@
 //! The side of a queue that its owner holds: requests on their way in, answers on their way out.
 //!
 //! Everything here belongs to the queue's thread. No borrow of a `RefCell` outlives a function, none is held while
-//! foreign code runs.
+//! foreign code runs. To clone, drop or wake a waker is to run foreign code, which may call in here.
 
 use std::cell::{Cell, RefCell};
 use std::collections::VecDeque;
@@ -13,7 +13,7 @@ use std::task::{Context, Poll, Waker};
 
 use slab::Slab;
 
-use crate::error::{IoError, Operation, Result};
+use crate::error::{IoError, Result};
 use crate::memory::IoMem;
 use crate::queue::Port;
 use crate::request::{Completion, Flags, Request, WouldBlock};
@@ -116,6 +116,17 @@ impl Inbox {
             awaiting.is_some_and(|one| !matches!(one.answer, Answer::Given(_)))
         });
         tickets.into_iter().map(|ticket| ticket.key).collect()
+    }
+
+    /// Puts `answer` in the place of what there is, unless the request has ended: then it is taken out. Gives the
+    /// former. Wakers are dropped when the borrow has ended: of the former by the caller, and `answer` is a parameter
+    /// so that it outlives the borrow here.
+    fn replace(&self, ticket: Ticket, answer: Answer) -> Answer {
+        let mut receipts = self.receipts.borrow_mut();
+        match receipts[ticket.key].answer {
+            Answer::Given(_) => receipts.remove(ticket.key).answer,
+            _ => std::mem::replace(&mut receipts[ticket.key].answer, answer),
+        }
     }
 
     /// Gives the one answer of an accepted request.
@@ -227,20 +238,18 @@ impl Disk {
     pub async fn request(&self, request: Request) -> Result<()> {
         let mut request = Some(request);
         let receipt = poll_fn(|cx| {
-            if self.inbox().closing.get() {
-                return Poll::Ready(Err(IoError::new(
-                    &self.path,
-                    Operation::Open,
-                    0,
-                    libc::ESHUTDOWN,
-                )));
-            }
             let asked = request.take().expect("put back below unless it was accepted");
+            if self.inbox().closing.get() {
+                let (operation, offset) = (asked.operation(), asked.offset);
+                let error = IoError::new(&self.path, operation, offset, libc::ESHUTDOWN);
+                return Poll::Ready(Err(error));
+            }
             match self.submit(asked) {
                 Ok(receipt) => Poll::Ready(Ok(receipt)),
                 Err(WouldBlock(back)) => {
                     request = Some(back);
-                    self.inbox().starving.borrow_mut().push(cx.waker().clone());
+                    let waker = cx.waker().clone();
+                    self.inbox().starving.borrow_mut().push(waker);
                     Poll::Pending
                 }
             }
@@ -312,32 +321,20 @@ impl Future for Receipt {
 
     fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Result<()>> {
         let ticket = self.ticket.expect("a receipt is not polled after it was ready");
-        let inbox = self.inbox.clone();
-        let mut receipts = inbox.receipts.borrow_mut();
-        match &mut receipts[ticket.key].answer {
-            Answer::Given(_) => {
+        match self.inbox.replace(ticket, Answer::Awaited(Some(cx.waker().clone()))) {
+            Answer::Given(result) => {
                 self.ticket = None;
-                let Answer::Given(result) = receipts.remove(ticket.key).answer else {
-                    unreachable!("matched above")
-                };
                 Poll::Ready(result)
             }
-            answer => {
-                *answer = Answer::Awaited(Some(cx.waker().clone()));
-                Poll::Pending
-            }
+            _former => Poll::Pending,
         }
     }
 }
 
 impl Drop for Receipt {
     fn drop(&mut self) {
-        let Some(ticket) = self.ticket else { return };
-        let mut receipts = self.inbox.receipts.borrow_mut();
-        if let Answer::Given(_) = receipts[ticket.key].answer {
-            receipts.remove(ticket.key);
-        } else {
-            receipts[ticket.key].answer = Answer::Forgotten;
+        if let Some(ticket) = self.ticket {
+            self.inbox.replace(ticket, Answer::Forgotten);
         }
     }
 }

@@ -229,15 +229,21 @@ impl<T: Clone + Send + 'static> Future for Join<T> {
 
     fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<T> {
         let this = &mut *self;
+        // Wakers are foreign code: cloned before the lock, and dropped behind it.
+        let waker = Some(cx.waker().clone());
         let mut outcome = this.job.outcome.lock();
         if let Some(result) = &outcome.result {
             return Poll::Ready(result.clone());
         }
-        let waker = Some(cx.waker().clone());
-        match this.place {
-            Some(place) => outcome.waiters[place] = waker,
-            None => this.place = Some(outcome.waiters.insert(waker)),
-        }
+        let former = match this.place {
+            Some(place) => std::mem::replace(&mut outcome.waiters[place], waker),
+            None => {
+                this.place = Some(outcome.waiters.insert(waker));
+                None
+            }
+        };
+        drop(outcome);
+        drop(former);
         Poll::Pending
     }
 }
@@ -245,7 +251,9 @@ impl<T: Clone + Send + 'static> Future for Join<T> {
 impl<T> Drop for Join<T> {
     fn drop(&mut self) {
         if let Some(place) = self.place {
-            self.job.outcome.lock().waiters.remove(place);
+            let waker = self.job.outcome.lock().waiters.remove(place);
+            // The lock is free again.
+            drop(waker);
         }
     }
 }
@@ -353,6 +361,56 @@ mod tests {
         assert!(jobs.run());
         assert!(poll_once(&mut join).is_ready());
         assert!(!jobs.run(), "nothing is left");
+    }
+
+    /// A waker that looks at the job when it is dropped or called.
+    struct Foreign {
+        job: Arc<Job<()>>,
+        locked: Arc<AtomicUsize>,
+        ran: Arc<AtomicUsize>,
+    }
+
+    impl Foreign {
+        fn look(&self) {
+            self.ran.fetch_add(1, Ordering::SeqCst);
+            let locked = self.job.outcome.try_lock().is_none();
+            self.locked.fetch_add(usize::from(locked), Ordering::SeqCst);
+        }
+    }
+
+    impl Wake for Foreign {
+        fn wake(self: Arc<Self>) {
+            self.look();
+        }
+    }
+
+    impl Drop for Foreign {
+        fn drop(&mut self) {
+            self.look();
+        }
+    }
+
+    #[test]
+    fn wakers_are_called_and_dropped_outside_the_locks() {
+        let jobs = Jobs::new(None);
+        let job = jobs.start(async {});
+        let (locked, ran) = <(Arc<AtomicUsize>, Arc<AtomicUsize>)>::default();
+        let poll_foreign = |join: &mut Join<()>| {
+            let waker = Foreign { job: job.clone(), locked: locked.clone(), ran: ran.clone() };
+            Pin::new(join).poll(&mut Context::from_waker(&Waker::from(Arc::new(waker))))
+        };
+        let mut join = job.join();
+        assert!(poll_foreign(&mut join).is_pending());
+        assert!(poll_foreign(&mut join).is_pending());
+        assert_eq!(ran.load(Ordering::SeqCst), 1, "the former waker is dropped");
+        drop(join);
+        assert_eq!(ran.load(Ordering::SeqCst), 2, "so is that of a waiter that is dropped");
+        let mut join = job.join();
+        assert!(poll_foreign(&mut join).is_pending());
+        jobs.run();
+        assert_eq!(ran.load(Ordering::SeqCst), 4, "called and dropped");
+        assert!(poll_foreign(&mut join).is_ready());
+        assert_eq!((ran.load(Ordering::SeqCst), locked.load(Ordering::SeqCst)), (5, 0));
     }
 
     #[test]

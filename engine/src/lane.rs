@@ -5,7 +5,7 @@
 //! dropped at any time; that releases nothing the kernel still works on.
 //!
 //! One lock (*lane*) guards the slab. It is held for a few instructions and never while foreign code runs: owners of
-//! memory are dropped and wakers called outside it.
+//! memory are dropped outside it, and wakers cloned, called and dropped.
 
 use std::collections::VecDeque;
 use std::future::Future;
@@ -238,10 +238,12 @@ impl Future for Issued {
 
     fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Outcome> {
         let this = &mut *self;
+        // Before the lock, so that it is dropped behind it if it is not kept.
+        let waker = cx.waker().clone();
         let mut state = this.lane.shared.state.lock();
         match std::mem::replace(&mut this.stage, Stage::Finished) {
             Stage::Waiting(op) if state.running >= state.depth => {
-                state.starving.push(cx.waker().clone());
+                state.starving.push(waker);
                 this.stage = Stage::Waiting(op);
                 Poll::Pending
             }
@@ -249,18 +251,20 @@ impl Future for Issued {
                 if let Some(progress) = &this.lane.progress {
                     progress.commit();
                 }
-                this.stage = Stage::Running(state.enter(op, cx.waker().clone()));
+                this.stage = Stage::Running(state.enter(op, waker));
                 Poll::Pending
             }
             Stage::Running(key) => {
                 let entry = &mut state.ops[key];
-                let Some(outcome) = entry.outcome.take() else {
-                    entry.waker = Some(cx.waker().clone());
-                    this.stage = Stage::Running(key);
-                    return Poll::Pending;
-                };
-                state.ops.remove(key);
-                Poll::Ready(outcome)
+                if let Some(outcome) = entry.outcome.take() {
+                    state.ops.remove(key);
+                    return Poll::Ready(outcome);
+                }
+                let former = entry.waker.replace(waker);
+                this.stage = Stage::Running(key);
+                drop(state);
+                drop(former);
+                Poll::Pending
             }
             Stage::Finished => panic!("an issued op is polled again after it was ready"),
         }
@@ -272,14 +276,14 @@ impl Drop for Issued {
         let Stage::Running(key) = self.stage else { return };
         let mut state = self.lane.shared.state.lock();
         let entry = &mut state.ops[key];
-        entry.waker = None;
-        if let Some(outcome) = entry.outcome.take() {
+        let (waker, outcome) = (entry.waker.take(), entry.outcome.take());
+        if outcome.is_some() {
             state.ops.remove(key);
-            drop(state);
-            drop(outcome);
         } else {
             entry.abandoned = true;
         }
+        drop(state);
+        drop((waker, outcome));
     }
 }
 
@@ -331,12 +335,76 @@ impl LaneCounts {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::task::Wake;
+
+    use blkring_tracker::sync::atomic::{AtomicUsize, Ordering};
+
     use crate::device::Device;
     use crate::memory::IoMem;
     use crate::memory_disk::MemoryDisk;
 
     fn poll(issued: &mut Pin<Box<Issued>>) -> Poll<Outcome> {
         issued.as_mut().poll(&mut Context::from_waker(Waker::noop()))
+    }
+
+    /// A waker that looks at the lane when it is dropped or called.
+    struct Foreign {
+        lane: Lane,
+        locked: Arc<AtomicUsize>,
+        ran: Arc<AtomicUsize>,
+    }
+
+    impl Foreign {
+        fn look(&self) {
+            self.ran.fetch_add(1, Ordering::SeqCst);
+            let locked = self.lane.shared.state.try_lock().is_none();
+            self.locked.fetch_add(usize::from(locked), Ordering::SeqCst);
+        }
+    }
+
+    impl Wake for Foreign {
+        fn wake(self: Arc<Self>) {
+            self.look();
+        }
+    }
+
+    impl Drop for Foreign {
+        fn drop(&mut self) {
+            self.look();
+        }
+    }
+
+    #[test]
+    fn wakers_are_called_and_dropped_outside_the_lock() {
+        let lane = Lane::new(1, LaneKind::Queue);
+        let disk = Kind::Memory(MemoryDisk::new(vec![7; 512], 512));
+        let device = Device::new("memory".into(), disk, 512);
+        let (locked, ran) = <(Arc<AtomicUsize>, Arc<AtomicUsize>)>::default();
+        let issue = || {
+            let mem = IoMem::from(vec![0; 512]);
+            Box::pin(lane.issue(Op::transfer(&device, Verb::Read, 0, mem)))
+        };
+        // The waker handed in is dropped by the call, so the clone that is kept is its last.
+        let poll_foreign = |issued: &mut Pin<Box<Issued>>| {
+            let waker = Foreign { lane: lane.clone(), locked: locked.clone(), ran: ran.clone() };
+            let waker = Waker::from(Arc::new(waker));
+            issued.as_mut().poll(&mut Context::from_waker(&waker))
+        };
+        let mut replaced = issue();
+        assert!(poll_foreign(&mut replaced).is_pending());
+        assert!(poll_foreign(&mut replaced).is_pending());
+        assert_eq!(ran.load(Ordering::SeqCst), 1, "the former waker is dropped");
+        drop(replaced);
+        assert_eq!(ran.load(Ordering::SeqCst), 2, "so is that of a future that is dropped");
+        let mut starving = issue();
+        assert!(poll_foreign(&mut starving).is_pending());
+        lane.send(|_, _, _| unreachable!("no file is about"));
+        assert_eq!(ran.load(Ordering::SeqCst), 4, "called and dropped");
+        assert!(poll_foreign(&mut starving).is_pending());
+        lane.send(|_, _, _| unreachable!("no file is about"));
+        assert!(poll_foreign(&mut starving).is_ready());
+        assert_eq!(ran.load(Ordering::SeqCst), 7);
+        assert_eq!(locked.load(Ordering::SeqCst), 0);
     }
 
     #[test]

@@ -70,5 +70,5 @@ pub use storage::{
     LockedFile, OpenError, OpenOptions, Permissions, Storage, UnknownLockMode,
 };
 pub use target::{Context, Target};
-pub use uring::{Obstacle, RingUnavailable};
+pub use uring::{MAX_DEPTH, Obstacle, RingUnavailable};
 pub use variant::{Variant, Variants};

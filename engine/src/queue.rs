@@ -40,7 +40,7 @@ const ROUNDS: usize = 16;
 pub struct QueueOptions {
     /// Requests accepted and not answered at most; one more is refused with would-block.
     pub requests: usize,
-    /// Operations in the ring at most (a power of two); requests wait for a slot.
+    /// Operations in the ring at most, 1 to [`MAX_DEPTH`](crate::MAX_DEPTH) (a power of two); requests wait for a slot.
     pub depth: u32,
 }
 

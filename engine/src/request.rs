@@ -2,7 +2,7 @@
 
 use bitflags::bitflags;
 
-use crate::error::IoError;
+use crate::error::{IoError, Operation};
 use crate::memory::IoMem;
 
 bitflags! {
@@ -84,6 +84,17 @@ impl Request {
             Action::Read(mem) | Action::Write(mem) => mem.len() as u64,
             Action::WriteZeroes(len) | Action::Discard(len) => *len,
             Action::Flush => 0,
+        }
+    }
+
+    /// What it does, for errors.
+    pub(crate) fn operation(&self) -> Operation {
+        match self.action {
+            Action::Read(_) => Operation::Read,
+            Action::Write(_) => Operation::Write,
+            Action::WriteZeroes(_) => Operation::WriteZeroes,
+            Action::Discard(_) => Operation::Discard,
+            Action::Flush => Operation::Flush,
         }
     }
 

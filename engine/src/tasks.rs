@@ -10,7 +10,7 @@ use std::task::{Context as TaskContext, Poll, Waker};
 
 use slab::Slab;
 
-use crate::error::Result;
+use crate::error::{IoError, Operation, Result};
 use crate::lane::Lane;
 use crate::request::Request;
 use crate::target::{Context, Progress, Target};
@@ -23,9 +23,13 @@ pub(crate) type Spawned = Pin<Box<dyn Future<Output = ()>>>;
 pub(crate) trait Pool {
     fn start(&mut self, request: Request) -> usize;
     fn poll(&mut self, place: usize, cx: &mut TaskContext<'_>) -> Poll<Result<()>>;
-    /// Drops a request that still waits; false if it does not.
-    fn withdraw(&mut self, place: usize) -> bool;
+    /// Drops a request that still waits, and gives its ECANCELED; `None` if it does not.
+    fn withdraw(&mut self, place: usize) -> Option<IoError>;
+    /// Drops a request wherever it stands, and gives its ECANCELED.
+    fn cancel(&mut self, place: usize) -> IoError;
     fn finish(&mut self, place: usize);
+    /// The name of the target.
+    fn path(&self) -> &Arc<str>;
     /// Lets the target begin what was left for a quiet moment; says whether it did.
     fn idle(&self) -> bool;
     /// Whether no request is started and unfinished.
@@ -42,6 +46,8 @@ struct TypedPool<T, M, F> {
 struct Place<F> {
     future: Pin<Box<Option<F>>>,
     progress: Arc<Progress>,
+    /// What is done, and from which byte on, for the error of a request that is given up.
+    what: (Operation, u64),
 }
 
 /// The pool for the requests of `target` on `lane`.
@@ -69,11 +75,16 @@ where
 {
     fn start(&mut self, request: Request) -> usize {
         let index = self.free.pop().unwrap_or_else(|| {
-            self.places.push(Place { future: Box::pin(None), progress: Arc::default() });
+            self.places.push(Place {
+                future: Box::pin(None),
+                progress: Arc::default(),
+                what: (request.operation(), request.offset),
+            });
             self.places.len() - 1
         });
         let place = &mut self.places[index];
         place.progress.reset();
+        place.what = (request.operation(), request.offset);
         let future = (self.make)(self.target.clone(), request, place.progress.clone());
         place.future.set(Some(future));
         index
@@ -84,17 +95,23 @@ where
         future.expect("a started request has its future until it is finished").poll(cx)
     }
 
-    fn withdraw(&mut self, place: usize) -> bool {
-        let waits = !self.places[place].progress.committed();
-        if waits {
-            self.finish(place);
-        }
-        waits
+    fn withdraw(&mut self, place: usize) -> Option<IoError> {
+        (!self.places[place].progress.committed()).then(|| self.cancel(place))
+    }
+
+    fn cancel(&mut self, place: usize) -> IoError {
+        self.finish(place);
+        let (operation, offset) = self.places[place].what;
+        IoError::new(self.path(), operation, offset, libc::ECANCELED)
     }
 
     fn finish(&mut self, place: usize) {
         self.places[place].future.set(None);
         self.free.push(place);
+    }
+
+    fn path(&self) -> &Arc<str> {
+        self.target.path()
     }
 
     fn idle(&self) -> bool {

@@ -20,6 +20,9 @@ pub(crate) const MAX_TRANSFER: usize = 0x7fff_f000;
 /// The most segments of one vectored call (`IOV_MAX`).
 pub(crate) const MAX_SEGMENTS: usize = 1024;
 
+/// The most slots of a ring (`IORING_MAX_ENTRIES` of the kernel).
+pub const MAX_DEPTH: u32 = 32768;
+
 /// A ring and what its kernel can do.
 pub(crate) struct Uring {
     ring: IoUring,
@@ -62,6 +65,8 @@ pub enum Obstacle {
     Kernel,
     /// `RLIMIT_MEMLOCK` is too low.
     Memlock,
+    /// A ring of so many slots was asked for, and there is none: [`MAX_DEPTH`] at most, and not 0.
+    Depth(u32),
     /// Anything else, by its error number.
     Other(i32),
 }
@@ -91,6 +96,9 @@ impl fmt::Display for Obstacle {
             Obstacle::Memlock => {
                 f.write_str("the limit on locked memory (ulimit -l, RLIMIT_MEMLOCK) is too low")
             }
+            Obstacle::Depth(depth) => {
+                write!(f, "a ring has 1 to {MAX_DEPTH} slots, and {depth} were asked for")
+            }
             Obstacle::Other(errno) => io::Error::from_raw_os_error(*errno).fmt(f),
         }
     }
@@ -119,6 +127,9 @@ impl Uring {
     /// Sets a ring up with the best flags that the kernel takes. Each set is asked for whole: a kernel that knows the
     /// flags of one set never sees a mixture.
     pub(crate) fn new(entries: u32, issuer: Issuer) -> Result<Self, RingUnavailable> {
+        if !(1..=MAX_DEPTH).contains(&entries) {
+            return Err(RingUnavailable { obstacle: Obstacle::Depth(entries) });
+        }
         let sets: &[FlagSet] = match issuer {
             Issuer::One => &[
                 ("SINGLE_ISSUER DEFER_TASKRUN TASKRUN_FLAG SUBMIT_ALL", |b| {
@@ -335,6 +346,21 @@ mod tests {
             line,
             "io_uring is not available: the sysctl kernel.io_uring_disabled forbids it"
         );
+    }
+
+    #[test]
+    fn a_depth_that_no_ring_has_is_not_blamed_on_the_kernel() {
+        for depth in [0, MAX_DEPTH + 1] {
+            let error = Uring::new(depth, Issuer::One).err().unwrap();
+            assert_eq!(error.obstacle, Obstacle::Depth(depth));
+        }
+        assert_eq!(
+            RingUnavailable { obstacle: Obstacle::Depth(0) }.to_string(),
+            "io_uring is not available: a ring has 1 to 32768 slots, and 0 were asked for"
+        );
+        // The bound is the kernel's, unless it has no memory for so large a ring.
+        let largest = Uring::new(MAX_DEPTH, Issuer::One).err().map(|error| error.obstacle);
+        assert!(matches!(largest, None | Some(Obstacle::Memlock)), "{largest:?}");
     }
 
     #[test]

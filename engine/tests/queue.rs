@@ -246,11 +246,13 @@ fn a_dropped_queue_answers_what_it_had_accepted() {
     let held = disk.storage().clone();
     let mut started = handle.submit(Request::write(0, IoMem::from(vec![5; 512]))).unwrap();
     queue.turn().unwrap();
-    let mut waits = handle.submit(Request::write(0, IoMem::from(vec![6; 512]))).unwrap();
+    let mut waits = handle.submit(Request::write(512, IoMem::from(vec![6; 512]))).unwrap();
     drop(queue);
     assert!(poll_once(&mut started).is_ready());
     let Poll::Ready(result) = poll_once(&mut waits) else { panic!("nobody will answer it") };
-    assert_eq!(result.unwrap_err().errno, libc::ECANCELED);
+    let error = result.unwrap_err();
+    assert_eq!(error.errno, libc::ECANCELED);
+    assert!(error.to_string().starts_with("memory: write at offset 512: "), "{error}");
     assert!(handle.submit(Request::flush()).is_err(), "nobody would ever do it");
     assert_eq!(held.statistics().running, 0);
 }
@@ -277,4 +279,58 @@ fn a_raw_disk_is_whole_sectors_and_may_be_given_another_size() {
     assert_eq!(read(&mut queue, 1000, 24).unwrap(), [0; 24]);
     queue.block_on(raw.resize(&lane, 0)).unwrap().unwrap();
     assert!(read(&mut queue, 0, 1).is_err(), "nothing is left");
+}
+
+thread_local! {
+    /// What the waker below calls.
+    static CALLED: std::cell::RefCell<Option<blkring_engine::Disk>> = const { std::cell::RefCell::new(None) };
+}
+
+/// A waker that submits a request when it is called and when it is dropped, as the end of somebody's task may.
+struct Submits;
+
+impl Submits {
+    fn submit() {
+        CALLED.with_borrow(|disk| {
+            if let Some(disk) = disk {
+                disk.queue(Request::flush(), 0).unwrap();
+            }
+        });
+    }
+}
+
+impl std::task::Wake for Submits {
+    fn wake(self: Arc<Self>) {
+        Submits::submit();
+    }
+}
+
+impl Drop for Submits {
+    fn drop(&mut self) {
+        Submits::submit();
+    }
+}
+
+#[test]
+fn a_waker_may_submit_when_it_is_called_or_dropped() {
+    let disk = memory_disk(4096);
+    let mut queue = queue(16);
+    let handle = queue.attach(&disk).unwrap();
+    CALLED.set(Some(handle.clone()));
+    let poll = |receipt: &mut blkring_engine::Receipt| {
+        Pin::new(receipt).poll(&mut Context::from_waker(&Waker::from(Arc::new(Submits))))
+    };
+    let mut replaced = handle.submit(Request::flush()).unwrap();
+    assert!(poll(&mut replaced).is_pending());
+    assert!(poll(&mut replaced).is_pending());
+    assert_eq!(queue.unfinished(), 2, "by the former waker, which is dropped");
+    drop(replaced);
+    assert_eq!(queue.unfinished(), 3, "by that of a receipt that is dropped");
+    let mut answered = handle.submit(Request::flush()).unwrap();
+    assert!(poll(&mut answered).is_pending());
+    queue.drain().unwrap();
+    assert!(poll(&mut answered).is_ready());
+    queue.drain().unwrap();
+    assert_eq!(queue.completions().count(), 5, "called once, dropped four times");
+    CALLED.set(None);
 }

@@ -5,7 +5,7 @@ use std::rc::Rc;
 use std::sync::Arc;
 use std::task::{Context as TaskContext, Poll};
 
-use crate::error::Result;
+use crate::error::{IoError, Result};
 use crate::inbox::Inbox;
 use crate::lane::Lane;
 use crate::request::Request;
@@ -62,12 +62,24 @@ impl Ports {
         self.get(number).poll(place, cx)
     }
 
-    pub(super) fn withdraw(&mut self, number: usize, place: usize) -> bool {
+    /// The ECANCELED of a request that still waited and is dropped now; `None` if it goes on.
+    pub(super) fn withdraw(&mut self, number: usize, place: usize) -> Option<IoError> {
         self.get(number).withdraw(place)
+    }
+
+    /// Drops a request wherever it stands, and gives its ECANCELED.
+    pub(super) fn cancel(&mut self, number: usize, place: usize) -> IoError {
+        self.get(number).cancel(place)
     }
 
     pub(super) fn finish(&mut self, number: usize, place: usize) {
         self.get(number).finish(place);
+    }
+
+    /// An error of a request that was not started.
+    pub(super) fn error(&mut self, number: usize, request: &Request, errno: i32) -> IoError {
+        let path = self.get(number).path();
+        IoError::new(path, request.operation(), request.offset, errno)
     }
 
     /// Lets all targets begin what they keep for a quiet moment; says whether one did.

@@ -1,7 +1,6 @@
 //! The end of a queue: what only waits is given up, what the kernel has is waited for, everybody is answered.
 
 use super::Queue;
-use crate::error::{IoError, Operation};
 use crate::inbox::Incoming;
 use crate::tasks::Body;
 
@@ -19,9 +18,9 @@ impl Queue {
     pub(super) fn withdraw(&mut self, key: usize) {
         let Some(Body::Request { pool, place, receipt }) = self.tasks.get_mut(key) else { return };
         let (pool, place, receipt) = (*pool, *place, *receipt);
-        if self.ports.withdraw(pool, place) {
+        if let Some(canceled) = self.ports.withdraw(pool, place) {
             self.tasks.remove(key);
-            self.inbox.answer(receipt, Err(canceled()));
+            self.inbox.answer(receipt, Err(canceled));
         }
     }
 
@@ -48,20 +47,17 @@ impl Drop for Queue {
         }
         self.settle();
         self.inbox.close();
-        for Incoming { receipt, .. } in self.inbox.incoming.take() {
-            self.inbox.answer(receipt, Err(canceled()));
+        for Incoming { port, request, receipt } in self.inbox.incoming.take() {
+            let canceled = self.ports.error(port, &request, libc::ECANCELED);
+            self.inbox.answer(receipt, Err(canceled));
         }
         for key in self.tasks.keys() {
             if let Some(Body::Request { pool, place, receipt, .. }) = self.tasks.get_mut(key) {
                 let (pool, place, receipt) = (*pool, *place, *receipt);
-                self.ports.finish(pool, place);
+                let canceled = self.ports.cancel(pool, place);
                 self.tasks.remove(key);
-                self.inbox.answer(receipt, Err(canceled()));
+                self.inbox.answer(receipt, Err(canceled));
             }
         }
     }
-}
-
-fn canceled() -> IoError {
-    IoError::new(&"request".into(), Operation::Open, 0, libc::ECANCELED)
 }

@@ -1,6 +1,6 @@
 //! What an op does to a file when it lands.
 
-use crate::device::is_interruption;
+use crate::device::did_not_run;
 
 use super::disk::{Kernel, State};
 use super::fault::Fault;
@@ -42,7 +42,7 @@ impl State {
         let moved = |bytes: u64| bytes.min(all) & !(op.alignment - 1);
         match rule {
             Some(Fault::Error(errno)) => {
-                if op.kind == OpKind::Sync && !is_interruption(-errno) {
+                if op.kind == OpKind::Sync && !did_not_run(-errno) {
                     self.files[op.file].lose(op.covers);
                 }
                 -errno

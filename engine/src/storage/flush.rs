@@ -7,7 +7,7 @@ use blkring_tracker::sync::Mutex;
 use blkring_tracker::sync::atomic::Ordering;
 
 use super::{Flushing, RETRIES, Storage};
-use crate::device::is_interruption;
+use crate::device::may_be_asked_again;
 use crate::error::{Operation, Result};
 use crate::lane::{Lane, LaneKind};
 use crate::op::{Op, Verb};
@@ -39,7 +39,7 @@ impl Storage {
         loop {
             let outcome = lane.issue(Op::plain(&self.device, Verb::Sync, 0, 0)).await;
             tries += 1;
-            if is_interruption(outcome.result) && tries < RETRIES {
+            if may_be_asked_again(outcome.result, lane.kind()) && tries < RETRIES {
                 continue;
             }
             if outcome.result < 0 {
@@ -108,11 +108,12 @@ impl Sync<'_> {
             latest
         };
         poll_fn(|cx| {
+            let waker = cx.waker().clone();
             let mut running = self.syncs.0.lock();
             if running.numbers.iter().all(|&number| number > latest) {
                 return Poll::Ready(());
             }
-            running.waiting.push(cx.waker().clone());
+            running.waiting.push(waker);
             Poll::Pending
         })
         .await;

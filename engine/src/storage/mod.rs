@@ -25,7 +25,7 @@ pub use lock::{Claim, Conflict, LockError, LockMode, LockedFile, Permissions, Un
 pub use open::{Access, Cache, Flushing, OpenError, OpenOptions};
 
 use crate::buffers::BufferPool;
-use crate::device::{Device, Kind, is_interruption};
+use crate::device::{Device, Kind, may_be_asked_again};
 use crate::error::{IoError, Operation, Result};
 use crate::lane::Lane;
 use crate::memory_disk::MemoryDisk;
@@ -220,7 +220,7 @@ impl Storage {
             let outcome = lane.issue(op().under(guard)).await;
             guard = outcome.guard.expect("an op gives back the grant that it carried");
             tries += 1;
-            if !is_interruption(outcome.result) || tries == RETRIES {
+            if !may_be_asked_again(outcome.result, lane.kind()) || tries == RETRIES {
                 return (outcome.result, guard);
             }
         }

@@ -1,7 +1,7 @@
 //! Interruptions, short transfers, full disks: exact bytes or an error, never half an answer.
 
 use blkring_engine::sim::{Fault, Matcher, OpKind, Rng, Rule, SimOptions};
-use blkring_engine::{Flags, IoMem};
+use blkring_engine::{Flags, IoMem, Service};
 
 use super::setup::{Bench, FILE, Setup, mem};
 
@@ -101,6 +101,27 @@ fn interrupted_for_ever_is_an_error_and_no_hang() {
     let error =
         bench.run(|s, lane| async move { s.write(&lane, 0, &mem(512, 1), Flags::empty()).await });
     assert_eq!(error.unwrap_err().errno, libc::EAGAIN);
+    bench.assert_idle();
+}
+
+/// On the ring of a queue EFAULT is told of the memory of a request; on that of shared work, of a thread that has
+/// ended, and then the next try may succeed.
+#[test]
+fn bad_memory_is_told_at_once_and_a_thread_that_has_ended_is_not() {
+    let mut bench = Setup::new(1, &[0; 8192]).build();
+    let bad = || Rule::new(Matcher::writes(), Fault::Error(libc::EFAULT)).times(3);
+    bench.disk.inject(bad());
+    let error =
+        bench.run(|s, lane| async move { s.write(&lane, 0, &mem(512, 1), Flags::FUA).await });
+    assert_eq!(error.unwrap_err().errno, libc::EFAULT);
+    assert_eq!(bench.disk.count(OpKind::WriteDurable), 1);
+    // Nothing was to become durable, so nothing is in doubt.
+    bench.run(|s, lane| async move { s.flush(&lane).await }).unwrap();
+    let service = Service::without_ring(4);
+    bench.world.queue(0).watch_service(&service).unwrap();
+    let lane = service.lane().clone();
+    bench.run(|s, _| async move { s.write(&lane, 0, &mem(512, 1), Flags::empty()).await }).unwrap();
+    assert_eq!(bench.disk.count(OpKind::Write), 3, "two more strikes, then it is written");
     bench.assert_idle();
 }
 
