@@ -220,13 +220,13 @@ impl Maker {
             8 if loose => format!("discard {from} {len}"),
             9 => {
                 let half = (len / 2).max(1);
-                format!("writev -P {pattern} {from} {half} {}", (len - half).max(1))
+                format!("writev -P {pattern} {from} {half} {}", len.saturating_sub(half).max(1))
             }
             10 => format!("read -P {pattern} {from} {len}"),
             11 => format!("read -v {from} {}", len.min(64)),
             12 => {
                 let half = (len / 2).max(1);
-                format!("readv {from} {half} {}", (len - half).max(1))
+                format!("readv {from} {half} {}", len.saturating_sub(half).max(1))
             }
             13 if self.maps() => "map".to_owned(),
             14 if self.maps() => format!("alloc {from} {len}"),
