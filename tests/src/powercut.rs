@@ -12,6 +12,8 @@
 //! - **I4** no host cluster is used twice, by the checker;
 //! - **I5** leaks are bounded by what is reserved, claimed, unlinked and not yet durable.
 //!
+//! In some cases the image has snapshots, which no state may show changed.
+//!
 //! Some of the states are opened for writing, used and closed, and must then be clean but for what had leaked. A case
 //! has several *lives*: the next one begins with what a power cut left of the one before, so that images with real
 //! garbage in their free space come about by themselves.
@@ -28,6 +30,6 @@ mod run;
 mod script;
 mod states;
 
-pub use config::{Base, Config, Errors, FreeSpace, Growth, Packed};
+pub use config::{Base, Config, Errors, FreeSpace, Growth, Packed, Past};
 pub use hunt::{Found, Hunt, Tally, hunt, repeat};
 pub use run::Violation;

@@ -5,7 +5,7 @@ use blkring_engine::{Variant, Variants};
 use blkring_qcow2::AllocPolicy;
 use blkring_qcow2::Version;
 use blkring_tests::powercut::{
-    Base, Config, Errors, FreeSpace, Growth, Hunt, Packed, hunt, repeat,
+    Base, Config, Errors, FreeSpace, Growth, Hunt, Packed, Past, hunt, repeat,
 };
 
 /// States that are judged, unless `BLKRING_STATES` says otherwise.
@@ -209,6 +209,37 @@ fn no_power_cut_breaks_a_rule_over_compressed_clusters() {
     }
 }
 
+fn with_snapshots(config: &mut Config) {
+    without_errors(config);
+    config.free_space = FreeSpace::None;
+    if config.past == Past::None {
+        config.past = Past::Snapshots(1);
+    }
+}
+
+fn without_claims(config: &mut Config) {
+    without_errors(config);
+    config.free_space = FreeSpace::None;
+    config.past = Past::ClaimsCleared;
+}
+
+fn with_snapshots_and_errors(config: &mut Config) {
+    with_snapshots(config);
+    config.errors = Errors::Some;
+}
+
+/// Images in which an entry gives up a count and not a cluster, more often than they are drawn.
+#[test]
+fn shared_clusters_and_tables_keep_their_counts() {
+    for focus in [with_snapshots, with_snapshots_and_errors, without_claims] {
+        let focus: Focus = focus;
+        let shared = Hunt { seeds: 0..u64::MAX, every: 12, states: 6000, adjust: &focus };
+        if let Err(found) = hunt(&shared) {
+            panic!("{found}");
+        }
+    }
+}
+
 /// Seeds that a variant must be found in.
 const SEEDS: u64 = 3000;
 
@@ -270,6 +301,8 @@ variants! {
     finds_discard_shared: DiscardShared, without_errors;
     finds_link_taken_for_plain: LinkTakenForPlain, per_allocation;
     finds_payload_before_zero_write: PayloadBeforeZeroWrite, per_allocation;
+    finds_table_copy_without_sync: TableCopyWithoutSync, with_snapshots;
+    finds_shared_written_in_place: SharedWrittenInPlace, with_snapshots;
     finds_rmw_not_serialised: RmwNotSerialised, padding;
     finds_compressed_cluster_freed_with_others: CompressedClusterFreedWithOthers, packed_without_errors;
     finds_payload_after_entry_over_compressed: PayloadAfterEntry, packed_without_errors;

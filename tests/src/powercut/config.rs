@@ -63,6 +63,17 @@ pub enum Errors {
     Sync,
 }
 
+/// What was in the image before its first life.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Past {
+    /// It is new.
+    None,
+    /// So many snapshots, with writes before each.
+    Snapshots(u64),
+    /// Writes, and no entry claims to have its cluster alone.
+    ClaimsCleared,
+}
+
 /// How an image is made, opened and used.
 #[derive(Debug, Clone)]
 pub struct Config {
@@ -80,6 +91,8 @@ pub struct Config {
     pub base: Base,
     /// Whether clusters of the image are compressed when it begins.
     pub packed: Packed,
+    /// What it has been through.
+    pub past: Past,
     /// What the free space holds.
     pub free_space: FreeSpace,
     /// Alignment of the storage in bytes.
@@ -128,6 +141,7 @@ impl Config {
                 rng,
                 &[Base::None, Base::None, Base::Zeros, Base::Raw, Base::ShortRaw, Base::Qcow2],
             ),
+            past: Past::None,
             free_space: *one_of(
                 rng,
                 &[FreeSpace::None, FreeSpace::None, FreeSpace::Garbage, FreeSpace::Garbage],
@@ -173,6 +187,11 @@ impl Config {
         if let Growth::From(sectors) = &mut self.growth {
             *sectors = (*sectors).min(self.cluster * self.clusters / SECTOR);
         }
+        if self.past != Past::None {
+            // What takes snapshots here knows no others.
+            (self.version, self.refcount_bits) = (Version::V3, 16);
+            self.growth = Growth::None;
+        }
         if self.version == Version::V2 {
             self.refcount_bits = 16;
         }
@@ -182,6 +201,19 @@ impl Config {
             // The file would be large.
             self.free_space = FreeSpace::Garbage;
         }
+    }
+
+    /// Draws what the image has been through, from a generator of its own.
+    pub fn draw_past(&mut self, rng: &mut Rng) {
+        let room = matches!(self.free_space, FreeSpace::None | FreeSpace::Garbage);
+        if room && rng.one_in(3) {
+            self.past = Past::Snapshots(1 + rng.below(3));
+        }
+    }
+
+    /// L2 tables of the image.
+    pub fn tables(&self) -> u64 {
+        self.clusters.div_ceil(self.cluster / 8)
     }
 
     /// Bytes of the virtual disk, as long as it gets.

@@ -5,14 +5,15 @@ use std::path::Path;
 use std::sync::Arc;
 
 use blkring_engine::sim::{Rng, SimDisk, SimOptions, World};
-use blkring_engine::{Access, Flags, IoMem, QueueOptions, Storage};
+use blkring_engine::{Access, Flags, IoMem, QueueOptions, Request, Storage, Variants};
 use blkring_qcow2::{
     Backing, Compressor, CreateOptions, Image, ImageOptions, Layout, OpenError, Opener,
     RefcountWidth, table_set,
 };
 
-use super::config::{Base, Config, FreeSpace, Packed};
+use super::config::{Base, Config, FreeSpace, Packed, Past};
 use super::model::{SECTOR, Token, fill, token};
+use crate::snapshots;
 
 /// The image.
 pub(super) const IMAGE: &str = "image";
@@ -71,8 +72,17 @@ fn open_file(
     world.block_on(0, async move { Image::open(&lane, storage, &opener, options).await })
 }
 
-/// The disk of a case, and what the guest sees in each sector.
-pub(super) fn make(config: &Config, rng: &mut Rng) -> (SimDisk, Vec<Token>) {
+/// What a case begins with.
+pub(super) struct Made {
+    pub(super) disk: SimDisk,
+    /// What the guest sees in each sector.
+    pub(super) tokens: Vec<Token>,
+    /// The same for each snapshot.
+    pub(super) snapshots: Vec<Vec<Token>>,
+}
+
+/// Makes the disk of a case. What the image has been through is drawn from a generator of its own.
+pub(super) fn make(config: &Config, rng: &mut Rng, past: &mut Rng) -> Made {
     let disk = SimDisk::new(config.kernel);
     let index = |sectors| usize::try_from(sectors).expect("the disks here are small");
     let (sectors, first) = (index(config.sectors()), index(config.first_sectors()));
@@ -93,17 +103,91 @@ pub(super) fn make(config: &Config, rng: &mut Rng) -> (SimDisk, Vec<Token>) {
         }
     };
     let backing = format.map(|format| Backing { name: BASE.into(), format: format.into() });
-    let mut file = image_of(config, config.first_sectors(), backing);
-    use_space(config, rng, &mut file);
-    disk.create_file(IMAGE, &file);
+    disk.create_file(IMAGE, &image_of(config, config.first_sectors(), backing));
     // What is beyond the end is zero when it is there.
     let filled = filled.min(first);
     let mut tokens: Vec<Token> =
         (0..sectors).map(|s| if s < filled { BASE_TOKEN } else { 0 }).collect();
+    let snapshots = live_through(config, &disk, &mut tokens, past);
+    let mut file = disk.contents(IMAGE);
+    use_space(config, rng, &mut file);
+    disk.create_file(IMAGE, &file);
     if config.packed == Packed::Most {
         pack(&disk, config, &mut tokens[..first]);
     }
-    (disk, tokens)
+    Made { disk, tokens, snapshots }
+}
+
+/// Has the image go through its past: what each snapshot holds.
+fn live_through(
+    config: &Config,
+    disk: &SimDisk,
+    tokens: &mut [Token],
+    rng: &mut Rng,
+) -> Vec<Vec<Token>> {
+    let rounds = match config.past {
+        Past::None => 0,
+        Past::Snapshots(count) => count,
+        Past::ClaimsCleared => 1,
+    };
+    let mut snapshots = Vec::new();
+    for round in 0..rounds {
+        use_before(config, disk, tokens, 0xb000_0000 + round, rng);
+        let mut file = disk.contents(IMAGE);
+        if config.past == Past::ClaimsCleared {
+            snapshots::clear_claims(&mut file);
+        } else {
+            snapshots::take(&mut file, &format!("snapshot {round}"));
+            snapshots.push(tokens.to_vec());
+        }
+        disk.create_file(IMAGE, &file);
+    }
+    // Half of the images are written after the last snapshot: their first table is their own.
+    if !snapshots.is_empty() && rng.one_in(2) {
+        use_before(config, disk, tokens, 0xbf00_0000, rng);
+    }
+    snapshots
+}
+
+/// Writes and frees some clusters, by the driver as it is.
+fn use_before(config: &Config, disk: &SimDisk, tokens: &mut [Token], value: Token, rng: &mut Rng) {
+    let mut world = World::new(rng.next_u64(), disk);
+    world.add_queue(QueueOptions::default());
+    let sound = Config { variants: Variants::default(), ..config.clone() };
+    let image = open(&mut world, &sound, ImageOptions::new().writable());
+    let image = image.expect("the image is sound");
+    let handle = world.queue(0).attach(&image).expect("a queue without a ring");
+    let per_cluster = config.cluster / SECTOR;
+    for number in 0..12 {
+        let first = rng.below(config.clusters);
+        let count = (1 + rng.below(3)).min(config.clusters - first);
+        let (offset, len) = (first * config.cluster, count * config.cluster);
+        let (request, value) = match rng.below(8) {
+            _ if number == 0 => (write_of(0, config.cluster, value), value),
+            0 => (Request::write_zeroes(offset, len), 0),
+            1 => (Request::write_zeroes(offset, len).with(Flags::MAY_UNMAP), 0),
+            _ => (write_of(offset, len, value), value),
+        };
+        let sectors = if number == 0 {
+            0..per_cluster
+        } else {
+            first * per_cluster..(first + count) * per_cluster
+        };
+        let sectors = usize::try_from(sectors.start).expect("small")
+            ..usize::try_from(sectors.end).expect("small");
+        tokens[sectors].fill(value);
+        let handle = handle.clone();
+        let done = world.block_on(0, async move { handle.request(request).await });
+        done.expect("nothing fails here");
+    }
+    let closed = world.block_on(0, async move { image.close().await });
+    closed.expect("nothing fails here");
+}
+
+fn write_of(offset: u64, len: u64, value: Token) -> Request {
+    let words = usize::try_from(len / 8).expect("small");
+    let bytes: Vec<u8> = std::iter::repeat_n(value.to_le_bytes(), words).flatten().collect();
+    Request::write(offset, IoMem::from(bytes))
 }
 
 /// Two of three clusters of a new image are written in compressed form, by the driver.
@@ -188,7 +272,9 @@ fn use_space(config: &Config, rng: &mut Rng, file: &mut Vec<u8>) {
     };
     let garbage = usize::try_from(GARBAGE).expect("small");
     file.resize((counted + garbage) * cluster, 0);
-    count_clusters(file, config, counted);
+    if config.past == Past::None {
+        count_clusters(file, config, counted);
+    }
     for sector in file[counted * cluster..].chunks_mut(SECTOR as usize) {
         let number = rng.next_u64() | 1 << 63;
         sector.as_chunks_mut::<8>().0.iter_mut().for_each(|word| *word = number.to_be_bytes());

@@ -12,7 +12,7 @@ use blkring_qcow2::{Image, Preallocation};
 
 use super::config::{Config, Errors, Growth};
 use super::judge::{Law, check_structure, contents};
-use super::make::{IMAGE, make, open};
+use super::make::{IMAGE, Made, make, open};
 use super::model::{Answer, Model, SECTOR, Time, Token, name, read_token};
 use super::script::{Effect, Guest, draw};
 use super::states::crash;
@@ -47,13 +47,16 @@ pub(super) fn run(
     let mut rng = Rng::new(seed);
     let mut config = Config::draw(&mut rng);
     config.draw_format(&mut Rng::new(!seed));
+    let mut past = Rng::new(seed ^ 0x5a5a);
+    config.draw_past(&mut past);
     adjust(&mut config);
     config.settle();
-    let (mut disk, tokens) = make(&config, &mut rng);
+    let Made { mut disk, tokens, snapshots } = make(&config, &mut rng, &mut past);
     let mut model = Model::new(&tokens);
     let mut first = 1;
     for number in 0..config.lives {
-        let mut life = Life::begin(&config, &disk, model, first, (&mut rng, sampling));
+        let begin = (model, snapshots.as_slice());
+        let mut life = Life::begin(&config, &disk, begin, first, (&mut rng, sampling));
         let ended = life.live();
         *states += life.states;
         if let Err(text) = ended {
@@ -96,6 +99,8 @@ struct Life<'a> {
     image: Arc<Image>,
     handles: Vec<Disk>,
     model: Model,
+    /// What each snapshot holds.
+    snapshots: &'a [Vec<Token>],
     /// Decides what the guest does.
     guest: Rng,
     /// Decides where the power is cut.
@@ -125,7 +130,7 @@ impl<'a> Life<'a> {
     fn begin(
         config: &'a Config,
         disk: &SimDisk,
-        model: Model,
+        (model, snapshots): (Model, &'a [Vec<Token>]),
         first: u64,
         (rng, sampling): (&mut Rng, Sampling),
     ) -> Self {
@@ -149,6 +154,7 @@ impl<'a> Life<'a> {
             image,
             handles,
             model,
+            snapshots,
             guest,
             fate,
             sampling,
@@ -385,8 +391,8 @@ impl<'a> Life<'a> {
         let (after, how) = crash(&self.disk, &mut self.fate);
         self.last_cut = how;
         let sectors = self.sectors..=self.most_sectors;
-        let leaks = self.leak_bound();
-        let law = Law { config: self.config, model: &self.model, leaks, sectors };
+        let (config, model, snapshots) = (self.config, &self.model, self.snapshots);
+        let law = Law { config, model, snapshots, leaks: self.leak_bound(), sectors };
         let judged = law.judge(&after, &mut self.fate);
         judged.map_err(|text| format!("power cut, {}: {text}", self.last_cut))
     }
@@ -395,7 +401,9 @@ impl<'a> Life<'a> {
     fn leak_bound(&self) -> u64 {
         let statistics = self.image.statistics();
         let per_cluster = usize::try_from(self.config.cluster / SECTOR).expect("small");
-        let tables = self.config.clusters.div_ceil(self.config.cluster / 8);
+        // Linked and not durably, and copies of shared ones.
+        let copies = u64::from(!self.snapshots.is_empty());
+        let tables = (1 + copies) * self.config.tables();
         let failures = match self.config.errors {
             Errors::None => 0,
             Errors::Some | Errors::Sync => self.config.clusters,

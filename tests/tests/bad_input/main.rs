@@ -7,6 +7,7 @@ mod headers;
 mod metadata;
 mod mutations;
 mod resources;
+mod snapshots;
 mod uncounted;
 
 /// How long all requests to one image may take.

@@ -14,4 +14,5 @@ mod locks;
 mod power;
 mod refcounts;
 mod sharing;
+mod snapshots;
 mod version_2;
