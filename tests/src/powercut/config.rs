@@ -187,6 +187,10 @@ impl Config {
         if let Growth::From(sectors) = &mut self.growth {
             *sectors = (*sectors).min(self.cluster * self.clusters / SECTOR);
         }
+        if matches!(self.free_space, FreeSpace::NearlyFull | FreeSpace::TableNearlyFull) {
+            // Its counts are made from nothing.
+            self.past = Past::None;
+        }
         if self.past != Past::None {
             // What takes snapshots here knows no others.
             (self.version, self.refcount_bits) = (Version::V3, 16);
