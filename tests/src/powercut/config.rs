@@ -187,8 +187,9 @@ impl Config {
         if let Growth::From(sectors) = &mut self.growth {
             *sectors = (*sectors).min(self.cluster * self.clusters / SECTOR);
         }
-        if matches!(self.free_space, FreeSpace::NearlyFull | FreeSpace::TableNearlyFull) {
-            // Its counts are made from nothing.
+        let full = matches!(self.free_space, FreeSpace::NearlyFull | FreeSpace::TableNearlyFull);
+        if full || self.packed == Packed::Most {
+            // Counts of full blocks are made from nothing, and what takes snapshots here knows no compressed clusters.
             self.past = Past::None;
         }
         if self.past != Past::None {
