@@ -5,6 +5,7 @@
 
 mod ports;
 mod removal;
+mod services;
 
 use std::future::Future;
 use std::io;
@@ -16,6 +17,7 @@ use std::task::{Context as TaskContext, Poll};
 
 pub(crate) use ports::Port;
 use ports::Ports;
+use services::Services;
 
 use crate::inbox::{Disk, Inbox, Incoming};
 use crate::lane::{Lane, LaneCounts, LaneKind, Sent};
@@ -28,7 +30,7 @@ use crate::tasks::{Body, Tasks};
 use crate::uring::{Completed, Issuer, RESERVED_KEYS, RingUnavailable, Uring};
 use crate::wake::Wakeups;
 
-/// The key of the queue's own wake-up event; services follow.
+/// The key of the queue's own wake-up event; those of services follow.
 const WAKE_KEY: u64 = RESERVED_KEYS;
 
 /// Rounds of polling in one turn at most, so that a turn ends although tasks keep each other awake.
@@ -108,7 +110,7 @@ impl QueueSeed {
             uring,
             wakeups,
             ports: Ports::default(),
-            services: Vec::new(),
+            services: Services::default(),
             notify: None,
             batch: Vec::new(),
             completed: Vec::new(),
@@ -129,7 +131,7 @@ pub struct Queue {
     ports: Ports,
     uring: Option<Uring>,
     wakeups: Arc<Wakeups>,
-    services: Vec<Arc<Service>>,
+    services: Services,
     notify: Option<Notify>,
     batch: Vec<usize>,
     completed: Vec<Completed>,
@@ -166,25 +168,26 @@ impl Queue {
         })
     }
 
-    /// Sends and reaps the shared work of `service` in the turns of this queue. Attaching a target does that for its
-    /// own service.
+    /// Sends and reaps the shared work of `service` in the turns of this queue, for as long as somebody else keeps it.
+    /// Attaching a target does that for its own service.
     ///
     /// # Errors
     /// If its ring cannot be watched.
     pub fn watch_service(&mut self, service: &Arc<Service>) -> io::Result<()> {
-        if self.services.iter().any(|known| Arc::ptr_eq(known, service)) {
-            return Ok(());
+        let Some(key) = self.services.add(service) else { return Ok(()) };
+        let watched = self.watch(service.event(), key);
+        if watched.is_err() {
+            self.services.remove(key);
         }
-        if let (Some(uring), Some(event)) = (&mut self.uring, service.event()) {
-            uring.watch(event.as_raw_fd(), WAKE_KEY + 1 + self.services.len() as u64)?;
-            if let Some(notify) = &self.notify {
-                notify.watch(event)?;
-            }
-        }
-        self.services.push(service.clone());
         // Jobs that were started before this queue knew of them.
         self.wakeups.kick();
-        Ok(())
+        watched
+    }
+
+    fn watch(&mut self, event: &EventFd, key: u64) -> io::Result<()> {
+        let Some(uring) = &mut self.uring else { return Ok(()) };
+        uring.watch(event.as_raw_fd(), key)?;
+        self.notify.as_ref().map_or(Ok(()), |notify| notify.watch(event))
     }
 
     /// Adds a future to this queue's executor.
@@ -232,17 +235,24 @@ impl Queue {
             notify.take(self.wakeups.event());
         }
         self.wakeups.get_up();
-        self.services.iter().for_each(|service| service.begin_turn());
+        let gone = self.services.begin_turn();
         self.turning = true;
-        let result = self.rounds();
+        let result = self.unwatch(&gone).and_then(|()| self.rounds());
         let resting = self.wakeups.lie_down() & self.end_turn();
         Ok(if result? || !resting { Turn::Busy } else { Turn::Idle })
     }
 
     fn end_turn(&mut self) -> bool {
         self.turning = false;
-        let still = self.services.iter().filter(|service| !service.end_turn());
-        still.count() == 0
+        self.services.end_turn()
+    }
+
+    /// The ring lets go of the events of services that are gone.
+    fn unwatch(&mut self, gone: &[u64]) -> io::Result<()> {
+        match &mut self.uring {
+            Some(uring) => gone.iter().try_for_each(|&key| uring.unwatch(key)),
+            None => Ok(()),
+        }
     }
 
     /// Reaps, then takes in, polls and sends until there is nothing left to do, or for long enough.
@@ -326,8 +336,8 @@ impl Queue {
             Some(notify) => notify,
             None => {
                 let notify = Notify::new(uring, wake)?;
-                for event in self.services.iter().filter_map(|service| service.event()) {
-                    notify.watch(event)?;
+                for service in self.services.iter() {
+                    notify.watch(service.event())?;
                 }
                 notify
             }
@@ -388,13 +398,13 @@ impl Queue {
     }
 
     fn note_event(&mut self, event: Completed) -> io::Result<()> {
+        let service = self.services.of_key(event.key);
         let fd = if event.key == WAKE_KEY {
             let own = self.wakeups.event().expect("a queue with a ring has an event");
             own.take();
             Some(own.as_raw_fd())
         } else {
-            let service = usize::try_from(event.key - WAKE_KEY - 1).expect("an index of services");
-            self.services.get(service).and_then(|s| s.event()).map(AsRawFd::as_raw_fd)
+            service.as_ref().map(|service| service.event().as_raw_fd())
         };
         match (&mut self.uring, fd) {
             (Some(uring), Some(fd)) if !event.more => uring.watch(fd, event.key),
@@ -467,7 +477,7 @@ impl Queue {
             }
             None => self.lane.send(|_, _, _| Sent::Done(-libc::EBADF)) > 0,
         };
-        for service in &self.services {
+        for service in self.services.driven() {
             progress |= service.turn()?;
         }
         Ok(progress)

@@ -32,7 +32,8 @@ pub struct Service {
     lane: Lane,
     jobs: Arc<Jobs>,
     ring: Option<Mutex<Uring>>,
-    event: Option<Arc<EventFd>>,
+    /// Wakes the queues that sleep.
+    event: Arc<EventFd>,
 }
 
 impl Service {
@@ -45,14 +46,20 @@ impl Service {
             lane: Lane::new(DEPTH as usize, LaneKind::Service),
             jobs: Jobs::new(Some(event.clone())),
             ring: Some(Mutex::new(ring)),
-            event: Some(event),
+            event,
         }))
     }
 
-    /// A service without a ring, for devices in memory and simulated ones.
-    pub fn without_ring(depth: usize) -> Arc<Self> {
+    /// A service without a ring, for devices in memory and simulated ones. It has an event all the same: a job may be
+    /// woken by a thread that takes no turn of a queue.
+    ///
+    /// # Errors
+    /// If there is no descriptor for the event.
+    pub fn without_ring(depth: usize) -> Result<Arc<Self>, RingUnavailable> {
         let lane = Lane::new(depth, LaneKind::Service);
-        Arc::new(Service { lane, jobs: Jobs::new(None), ring: None, event: None })
+        let event = Arc::new(EventFd::new().map_err(RingUnavailable::from)?);
+        let jobs = Jobs::new(Some(event.clone()));
+        Ok(Arc::new(Service { lane, jobs, ring: None, event }))
     }
 
     /// Where shared work issues its ops.
@@ -78,8 +85,8 @@ impl Service {
         self.jobs.abandon();
     }
 
-    pub(crate) fn event(&self) -> Option<&EventFd> {
-        self.event.as_deref()
+    pub(crate) fn event(&self) -> &EventFd {
+        &self.event
     }
 
     pub(crate) fn begin_turn(&self) {
@@ -132,16 +139,15 @@ impl Service {
     pub fn settle(&self) -> io::Result<()> {
         while self.lane.unfinished() > 0 {
             let progress = self.exchange()?;
-            match &self.event {
-                // A queue may reap in between, so the wait is bounded and the count looked at again.
-                Some(event) if !progress => {
-                    sys::wait_readable(event.as_raw_fd(), SETTLE_POLL_MS);
-                    event.take();
-                }
-                Some(_) => (),
-                None if !progress => return Ok(()),
-                None => (),
+            if progress {
+                continue;
             }
+            if self.ring.is_none() {
+                return Ok(());
+            }
+            // A queue may reap in between, so the wait is bounded and the count looked at again.
+            sys::wait_readable(self.event.as_raw_fd(), SETTLE_POLL_MS);
+            self.event.take();
         }
         Ok(())
     }

@@ -14,6 +14,9 @@ use crate::sys;
 /// Keys from here up are not of ops: wake-ups and polled services of a queue.
 pub(crate) const RESERVED_KEYS: u64 = 1 << 62;
 
+/// What the end of a watch completes with: nobody waits for it.
+const UNWATCHED: u64 = u64::MAX;
+
 /// The longest transfer of one read or write call (`MAX_RW_COUNT` of the kernel, rounded to 4 KiB).
 pub(crate) const MAX_TRANSFER: usize = 0x7fff_f000;
 
@@ -239,6 +242,11 @@ impl Uring {
     pub(crate) fn watch(&mut self, fd: RawFd, key: u64) -> io::Result<()> {
         let entry = opcode::PollAdd::new(types::Fd(fd), libc::POLLIN as u32).multi(true).build();
         self.push_own(entry.user_data(key))
+    }
+
+    /// Ends the watch with `key`. The ring keeps what it watches open.
+    pub(crate) fn unwatch(&mut self, key: u64) -> io::Result<()> {
+        self.push_own(opcode::PollRemove::new(key).build().user_data(UNWATCHED))
     }
 
     fn push_own(&mut self, entry: squeue::Entry) -> io::Result<()> {

@@ -334,3 +334,30 @@ fn a_waker_may_submit_when_it_is_called_or_dropped() {
     assert_eq!(queue.completions().count(), 5, "called once, dropped four times");
     CALLED.set(None);
 }
+
+/// A job in memory that is woken by a thread without a queue, while the queue that drives it sleeps.
+#[test]
+fn shared_work_in_memory_wakes_a_queue_that_sleeps() {
+    use std::sync::mpsc::channel;
+    use std::time::Duration;
+
+    const PATIENCE: Duration = Duration::from_secs(60);
+    let service = blkring_engine::Service::without_ring(4).unwrap();
+    let (polled, polls) = channel();
+    let mut told = false;
+    let job = service.start(std::future::poll_fn(move |cx| {
+        polled.send(cx.waker().clone()).unwrap();
+        if std::mem::replace(&mut told, true) { Poll::Ready(()) } else { Poll::Pending }
+    }));
+    let (done, ended) = channel();
+    std::thread::spawn(move || {
+        let mut queue = queue(4);
+        queue.watch_service(&service).unwrap();
+        queue.block_on(job.join()).unwrap();
+        done.send(()).unwrap();
+    });
+    let waker = polls.recv_timeout(PATIENCE).unwrap();
+    std::thread::sleep(Duration::from_millis(200));
+    waker.wake();
+    ended.recv_timeout(PATIENCE).expect("nobody told the queue");
+}

@@ -45,6 +45,7 @@ mod unlinks;
 mod write;
 mod zero;
 mod zero_v2;
+mod zeros;
 
 use std::sync::Arc;
 
@@ -63,6 +64,7 @@ use layer::Layer;
 use plan::BackingEnd;
 use state::SharedJob;
 use statistics::Counters;
+use zeros::Zeros;
 
 /// An opened qcow2 image.
 ///
@@ -89,6 +91,7 @@ struct Chain {
     backing: Vec<Member>,
     buffers: Arc<BufferPool>,
     decompressed: Decompressed,
+    zeros: Zeros,
 }
 
 impl Chain {

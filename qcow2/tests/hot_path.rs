@@ -77,3 +77,42 @@ fn reads_and_overwrites_allocate_nothing() {
     let directory = tempfile::tempdir().unwrap();
     assert_eq!(warm_allocations(&directory.path().join("image")), 0);
 }
+
+/// Zeros over a part of a cluster are written, and take no memory by the size of the request.
+#[test]
+fn a_zero_write_takes_no_memory_for_its_zeros() {
+    let file = tempfile::NamedTempFile::new().unwrap();
+    let options =
+        CreateOptions { size: 64 << 20, cluster_size: 2 << 20, ..CreateOptions::default() };
+    let layout = Layout::plan(&options).unwrap();
+    let mut bytes = vec![0; usize::try_from(layout.file_length).unwrap()];
+    for write in &layout.writes {
+        let at = usize::try_from(write.offset.get()).unwrap();
+        bytes[at..at + write.bytes.len()].copy_from_slice(&write.bytes);
+    }
+    std::fs::write(file.path(), &bytes).unwrap();
+    let mut queue = QueueSeed::new(QueueOptions::default()).unwrap().start().unwrap();
+    let storage =
+        Storage::open(file.path(), &OpenOptions::new().access(Access::ReadWrite)).unwrap();
+    let (lane, opener) = (queue.lane(), FileOpener::default());
+    let opening = Image::open(&lane, storage, &opener, ImageOptions::new().writable());
+    let image = queue.block_on(opening).unwrap().unwrap();
+    let disk = queue.attach(&image).unwrap();
+    let (start, len) = (512, (2 << 20) - 1024);
+    let written = IoMem::from(vec![7; 2 << 20]);
+    queue.block_on(disk.write(0, written, Flags::empty())).unwrap().unwrap();
+    let mut zero = || {
+        measure(|| {
+            queue.block_on(disk.write_zeroes(start, len, Flags::empty())).unwrap().unwrap();
+        })
+        .bytes_total
+    };
+    zero();
+    let bytes = zero();
+    assert!(bytes < 32 << 10, "{bytes} bytes");
+    let back = IoMem::from(vec![1; 2 << 20]);
+    queue.block_on(disk.read(0, back.clone())).unwrap().unwrap();
+    let back = back.to_vec();
+    assert!(back[512..(2 << 20) - 512].iter().all(|&byte| byte == 0));
+    assert!(back[..512].iter().chain(&back[(2 << 20) - 512..]).all(|&byte| byte == 7));
+}

@@ -117,7 +117,7 @@ fn bad_memory_is_told_at_once_and_a_thread_that_has_ended_is_not() {
     assert_eq!(bench.disk.count(OpKind::WriteDurable), 1);
     // Nothing was to become durable, so nothing is in doubt.
     bench.run(|s, lane| async move { s.flush(&lane).await }).unwrap();
-    let service = Service::without_ring(4);
+    let service = Service::without_ring(4).unwrap();
     bench.world.queue(0).watch_service(&service).unwrap();
     let lane = service.lane().clone();
     bench.run(|s, _| async move { s.write(&lane, 0, &mem(512, 1), Flags::empty()).await }).unwrap();

@@ -214,7 +214,7 @@ fn durable_writes_and_zero_writes_survive_without_a_flush() {
 #[test]
 fn a_flush_waits_for_the_word_of_those_beside_it() {
     let mut bench = bench();
-    let service = Service::without_ring(4);
+    let service = Service::without_ring(4).unwrap();
     bench.world.queue(0).watch_service(&service).unwrap();
     write(&mut bench, 0, 1);
     bench.disk.inject(Rule::new(Matcher::kind(OpKind::Sync), Fault::Error(libc::EIO)));

@@ -69,7 +69,7 @@ impl Layer {
             held_back: (options.held_back_bytes / geometry.cluster_size()).max(1),
             state: Mutex::new(state),
             size: AtomicU64::new(geometry.virtual_size()),
-            variants: options.variants,
+            variants: options.broken(),
         })
     }
 

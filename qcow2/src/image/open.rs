@@ -27,6 +27,7 @@ use super::slices::SliceCache;
 use super::state::{Pools, State};
 use super::statistics::Counters;
 use super::tables::{Budget, note_metadata, read_header, read_snapshots, read_table};
+use super::zeros::Zeros;
 use super::{Chain, Image, ImageInfo, Member};
 use crate::address::{HostCluster, HostOffset};
 use crate::header::{self, Header, HeaderError};
@@ -244,7 +245,7 @@ impl Image {
         let service = if storage.needs_ring() {
             Service::new()?
         } else {
-            Service::without_ring(options.depth)
+            Service::without_ring(options.depth)?
         };
         let mut seen = HashSet::from([storage.identity()]);
         let access = match options.access {
@@ -290,6 +291,7 @@ impl Image {
                 backing,
                 buffers: BufferPool::new(options.buffer_bytes),
                 decompressed: Decompressed::new(options.buffer_bytes),
+                zeros: Zeros::default(),
             }),
             service,
             info,
@@ -358,7 +360,7 @@ async fn open_layer(
         raises: Default::default(),
         work: Default::default(),
         failure: None,
-        variants: options.variants,
+        variants: options.broken(),
     };
     if writable {
         let inactive = read_snapshots(lane, &storage, &header).await?;

@@ -46,6 +46,7 @@ pub struct ImageOptions {
     /// Backing files below the image at most; a longer chain is refused.
     pub max_chain: usize,
     /// Broken rules, for tests.
+    #[cfg(feature = "variants")]
     pub variants: Variants,
 }
 
@@ -60,6 +61,7 @@ impl Default for ImageOptions {
             buffer_bytes: 8 << 20,
             depth: 64,
             max_chain: 200,
+            #[cfg(feature = "variants")]
             variants: Variants::default(),
         }
     }
@@ -120,7 +122,20 @@ impl ImageOptions {
         self
     }
 
+    /// The rules that are broken: none, without the feature `variants`.
+    #[cfg(not(feature = "variants"))]
+    pub(super) fn broken(&self) -> Variants {
+        Variants::default()
+    }
+
+    /// The rules that are broken.
+    #[cfg(feature = "variants")]
+    pub(super) fn broken(&self) -> Variants {
+        self.variants
+    }
+
     /// The same with rules broken.
+    #[cfg(feature = "variants")]
     #[must_use]
     pub fn variants(mut self, variants: Variants) -> Self {
         self.variants = variants;

@@ -107,7 +107,7 @@ impl Image {
             Preallocation::Falloc => None,
         };
         let cluster = usize::try_from(self.top.geometry.cluster_size()).expect("at most 2 MiB");
-        let zeros = IoMem::aligned_zeroed(cluster);
+        let zeros = self.chain.zeros.of(cluster);
         let mut at = start;
         while at < end {
             at += self.map_piece((at, (end - at).min(STEP)), &zeros, grant).await?;

@@ -8,7 +8,7 @@
 use std::sync::Arc;
 
 use blkring_engine::tracker::{Class, Span};
-use blkring_engine::{Access, Context, Flags, IoMem, Operation, Result};
+use blkring_engine::{Access, Context, Flags, Operation, Result};
 
 use super::Image;
 use super::cut::Holder;
@@ -154,7 +154,7 @@ impl Image {
         let mut at = start;
         while at < end {
             let len = (end - at).min(ZERO_CHUNK);
-            let zeros = IoMem::aligned_zeroed(usize::try_from(len).expect("a chunk is small"));
+            let zeros = self.chain.zeros.of(usize::try_from(len).expect("a chunk is small"));
             self.write_guest(context, at, &zeros, Flags::empty(), grant).await?;
             at += len;
         }

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use blkring_engine::{Context, Flags, IoMem, Operation, Result, Variant};
+use blkring_engine::{Context, Flags, Operation, Result, Variant};
 
 use blkring_engine::tracker::Class;
 
@@ -140,7 +140,7 @@ impl Image {
         let mut at = start;
         while at < end {
             let len = (end - at).min(ZERO_CHUNK);
-            let zeros = IoMem::aligned_zeroed(usize::try_from(len).expect("a chunk is small"));
+            let zeros = self.chain.zeros.of(usize::try_from(len).expect("a chunk is small"));
             let mut grant = Grant::Own(self.admit(at, len, Class::Shared).await);
             self.write_guest(context, at, &zeros, Flags::empty(), &mut grant).await?;
             at += len;
