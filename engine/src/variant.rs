@@ -45,6 +45,9 @@ pub const NAMES: &[&str] = &[
     "table-copy-without-sync",
     "shared-written-in-place",
     "compressed-cluster-freed-with-others",
+    "compressed-entry-before-data",
+    "compressed-entry-before-count",
+    "compressed-link-taken-for-plain",
 ];
 
 /// A rule that can be broken.
@@ -129,6 +132,12 @@ pub enum Variant {
     SharedWrittenInPlace,
     /// A cluster that an entry with a count of its own gives up is used again although others refer to it.
     CompressedClusterFreedWithOthers,
+    /// The entry for compressed data is in the table before the data is in the file.
+    CompressedEntryBeforeData,
+    /// The entry for compressed data is in the table before its host clusters are counted for it.
+    CompressedEntryBeforeCount,
+    /// The entry for compressed data is written without a sync of data and counts.
+    CompressedLinkTakenForPlain,
 }
 
 /// Which rules are broken: none, unless the feature `variants` is on.

@@ -14,7 +14,7 @@ use std::sync::Arc;
 
 use blkring_engine::sim::{Cell, Event, Fault, Matcher, OpKind, Rule, SimDisk, Stage, World};
 use blkring_engine::{Disk, Flags, IoMem, Request, Result, Turn};
-use blkring_qcow2::Image;
+use blkring_qcow2::{CompressedCluster, Image};
 
 pub use crashed::{Crashed, Places};
 pub use setup::{BACKING, Claims, IMAGE, Setup, SimOpener};
@@ -105,6 +105,18 @@ impl ImageWorld {
     /// Zeroes a whole guest cluster and keeps its host cluster.
     pub fn zero(&mut self, queue: usize, cluster: u64) -> Answer {
         self.submit(queue, Request::write_zeroes(cluster * self.cluster, self.cluster))
+    }
+
+    /// Writes a whole guest cluster in compressed form.
+    pub fn write_compressed(
+        &mut self,
+        queue: usize,
+        cluster: u64,
+        packed: CompressedCluster,
+    ) -> Answer {
+        let (image, offset) = (self.image.clone(), cluster * self.cluster);
+        let write = async move { image.write_compressed(offset, packed).await };
+        Answer(self.world.start(queue, write))
     }
 
     /// Flushes.

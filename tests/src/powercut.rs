@@ -10,7 +10,8 @@
 //! - **I3** what none covered is its durable value or one written since, sector by sector, by a model of the guest
 //!   (`model`) that knows nothing of qcow2;
 //! - **I4** no host cluster is used twice, by the checker;
-//! - **I5** leaks are bounded by what is reserved, claimed, unlinked and not yet durable.
+//! - **I5** leaks are bounded by what is reserved, claimed, unlinked and not yet durable: compressed data of one guest
+//!   cluster in two host clusters, and one more that is open.
 //!
 //! In some cases the image has snapshots, which no state may show changed.
 //!

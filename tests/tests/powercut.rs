@@ -192,14 +192,31 @@ fn packed_without_errors(config: &mut Config) {
     packed(config);
 }
 
+/// Many are compressed at once in small clusters: several share a host cluster, and some lie in two.
+fn packing(config: &mut Config) {
+    packed(config);
+    config.packed = Packed::Later;
+    config.requests = 6;
+}
+
+fn packing_without_errors(config: &mut Config) {
+    without_errors(config);
+    packing(config);
+    config.cluster = 512;
+}
+
+fn packing_with_errors(config: &mut Config) {
+    with_errors(config);
+    packing(config);
+}
+
 /// States that are judged of images with compressed clusters.
 const PACKED_STATES: u64 = 10_000;
 
-#[test]
-fn no_power_cut_breaks_a_rule_over_compressed_clusters() {
+fn passes_packed(focus: Focus) {
     let first = asked("BLKRING_FIRST_SEED").unwrap_or(0);
     let states = asked("BLKRING_STATES").unwrap_or(PACKED_STATES);
-    let all = Hunt { seeds: first..u64::MAX, every: 12, states, adjust: &packed };
+    let all = Hunt { seeds: first..u64::MAX, every: 12, states, adjust: &focus };
     match hunt(&all) {
         Ok(tally) => {
             println!("{} states of {} cases judged", tally.states, tally.cases);
@@ -207,6 +224,22 @@ fn no_power_cut_breaks_a_rule_over_compressed_clusters() {
         }
         Err(found) => panic!("{found}"),
     }
+}
+
+#[test]
+fn no_power_cut_breaks_a_rule_over_compressed_clusters() {
+    passes_packed(packed);
+}
+
+#[test]
+fn no_power_cut_breaks_a_rule_while_clusters_are_compressed() {
+    passes_packed(packing);
+}
+
+/// Data and counts of compressed clusters fail to be written, among others.
+#[test]
+fn no_failure_breaks_a_rule_while_clusters_are_compressed() {
+    passes_packed(packing_with_errors);
 }
 
 fn with_snapshots(config: &mut Config) {
@@ -313,6 +346,9 @@ variants! {
     finds_rmw_not_serialised: RmwNotSerialised, padding;
     finds_compressed_cluster_freed_with_others: CompressedClusterFreedWithOthers, packed_without_errors;
     finds_payload_after_entry_over_compressed: PayloadAfterEntry, packed_without_errors;
+    finds_compressed_entry_before_data: CompressedEntryBeforeData, packing_without_errors;
+    finds_compressed_entry_before_count: CompressedEntryBeforeCount, packing_without_errors;
+    finds_compressed_link_taken_for_plain: CompressedLinkTakenForPlain, packing_without_errors;
     finds_table_switched_before_sync: TableSwitchedBeforeSync, growing_without_errors;
     finds_old_table_freed_before_switch: OldTableFreedBeforeSwitch, growing_without_errors;
 }

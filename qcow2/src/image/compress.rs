@@ -3,11 +3,18 @@
 //! The data is appended to what was compressed before it; the counts of the host clusters that it touches go up; then
 //! the entry may name it. The link is careful: the cut that carries it begins with an fdatasync, which covers data and
 //! counts.
+//!
+//! A power cut leaves no count too low, and some too high: that of the open host cluster, and those of the host
+//! clusters (two at most) of each write whose entry was not durable. A failed write leaves none: what it has raised
+//! goes down with the next cut. The next opening for writing takes the counts off those host clusters that lie behind
+//! everything in use; in others, which hold durable data as well, they stay until a check repairs them. Host clusters
+//! are filled one after the other, so without cuts in between that is one host cluster: the one that was open when the
+//! last cut froze.
 
 use std::sync::Arc;
 
 use blkring_engine::tracker::{Class, Guard};
-use blkring_engine::{Access, Flags, IoError, IoMem, Operation, Result};
+use blkring_engine::{Access, Flags, IoError, IoMem, Operation, Result, Variant};
 
 use super::decompress::Place;
 use super::layer::{Layer, Pin};
@@ -127,15 +134,28 @@ impl Chain {
         };
         drop(held);
         let (data, room) = (placed.data, placed.room);
-        let lane = self.top.service.lane();
-        self.top
-            .storage
-            .write(lane, data.offset().get(), &IoMem::aligned(bytes), Flags::empty())
-            .await?;
+        let write = async {
+            let (lane, mem) = (self.top.service.lane(), IoMem::aligned(bytes));
+            self.top.storage.write(lane, data.offset().get(), &mem, Flags::empty()).await
+        };
+        let count = async {
+            if self.top.can_share() {
+                self.top.raise_job(room.clusters()).join().await?;
+            }
+            Ok(())
+        };
         self.decompressed.forget(Place { level: 0, data });
-        if self.top.can_share() {
-            self.top.raise_job(room.clusters()).join().await?;
+        if self.top.breaks(Variant::CompressedEntryBeforeData) {
+            count.await?;
+            placed.publish();
+            return write.await;
         }
+        write.await?;
+        if self.top.breaks(Variant::CompressedEntryBeforeCount) {
+            placed.publish();
+            return count.await;
+        }
+        count.await?;
         placed.publish();
         Ok(())
     }
@@ -215,7 +235,9 @@ impl Placement {
         let mut state = layer.lock();
         let raw = L2Entry::compressed(self.data).encode(geometry);
         let (number, index) = (geometry.slice_number(self.guest), geometry.slice_index(self.guest));
-        state.slices.set(number, index, raw, Order::Careful, self.room.stamp);
+        let plain = layer.breaks(Variant::CompressedLinkTakenForPlain);
+        let order = if plain { Order::Plain } else { Order::Careful };
+        state.slices.set(number, index, raw, order, self.room.stamp);
         for cluster in self.room.clusters() {
             if layer.can_share() {
                 state.leave(cluster);

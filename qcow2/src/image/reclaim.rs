@@ -1,7 +1,8 @@
 //! What a crash left reserved, found again when the image is opened for writing.
 //!
 //! A reservation lies at the end of the file: counted clusters that no table names. Those behind the last cluster in
-//! use go to the pool as they are, so that crashes do not add up. The search reads every L2 table; where that is too
+//! use go to the pool as they are, so that crashes do not add up; those with several counts, which hold compressed data
+//! without its entries, lose them all. The search reads every L2 table; where that is too
 //! much, or where the image has parts that this driver does not know and that may own clusters, it is left out, and
 //! a check with repair finds them.
 //!
@@ -18,7 +19,6 @@ use std::sync::Arc;
 use blkring_engine::{IoMem, Lane, Result, Storage};
 
 use super::clock::Stamp;
-use super::pool::{Content, Run};
 use super::state::State;
 use super::tables::Inactive;
 use crate::address::HostCluster;
@@ -82,17 +82,13 @@ pub(super) async fn reclaim(
             let block = read_cluster(lane, storage, block, &geometry).await?;
             blocks += 1;
             for cluster in (next..stop).map(HostCluster::new) {
-                let count = geometry.refcounts().get(&block, geometry.refcount_index(cluster));
-                if count == Some(1) {
-                    found += 1;
-                    let run = Run {
-                        start: cluster,
-                        len: 1,
-                        stamp: Stamp::default(),
-                        content: Content::Unknown,
-                    };
-                    state.pools.dirty.put(run);
+                match geometry.refcounts().get(&block, geometry.refcount_index(cluster)) {
+                    None | Some(0) => continue,
+                    Some(1) => state.put_dirty(cluster, Stamp::default()),
+                    // Compressed data was there: its counts came, and its entries did not. Free with the next cut.
+                    Some(counts) => state.unlinks.lose_many(cluster, counts),
                 }
+                found += 1;
             }
         }
         next = stop;

@@ -43,13 +43,15 @@ pub enum Growth {
     From(u64),
 }
 
-/// Whether clusters of a new image are compressed.
+/// Which clusters are compressed. They share host clusters.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Packed {
     /// None is.
     None,
-    /// Two of three are, and share host clusters.
+    /// Two of three are from the beginning, and the guest writes more of them.
     Most,
+    /// Those that the guest writes so.
+    Later,
 }
 
 /// Whether operations of the disk fail.
@@ -89,7 +91,7 @@ pub struct Config {
     pub refcount_bits: u32,
     /// What is below.
     pub base: Base,
-    /// Whether clusters of the image are compressed when it begins.
+    /// Which clusters are compressed.
     pub packed: Packed,
     /// What it has been through.
     pub past: Past,

@@ -1,14 +1,16 @@
 //! Whether what a power cut left is legal.
 
 use std::ops::RangeInclusive;
+use std::sync::Arc;
 
 use blkring_engine::sim::{Rng, SimDisk, World};
 use blkring_engine::{Flags, IoMem, QueueOptions, Request};
-use blkring_qcow2::{CheckLimits, CheckReport, Finding, ImageOptions, Severity, check};
+use blkring_qcow2::{CheckLimits, CheckReport, Finding, Image, ImageOptions, Severity, check};
 
-use super::config::{Config, Past};
+use super::config::{Config, Packed, Past};
 use super::make::{IMAGE, open};
-use super::model::{Answer, Model, SECTOR, Token, name, read_token};
+use super::model::{Answer, Model, SECTOR, Token, name, packed_token, read_token};
+use super::run::{Packer, is_taken};
 use super::script::{Effect, Guest, draw};
 use crate::snapshots::view;
 
@@ -147,6 +149,7 @@ impl Law<'_> {
             answered.map_err(|error| format!("after the cut '{}' fails: {error}", step.text))?;
             note(&mut model, &step.effect, number);
         }
+        self.pack_some(&mut world, &image, &mut model, rng)?;
         let closed = world.block_on(0, async move { image.close().await });
         closed.map_err(|error| format!("after the cut closing fails: {error}"))?;
         let now = check_structure(&disk, self.config)
@@ -166,6 +169,43 @@ impl Law<'_> {
         }
         Ok(())
     }
+
+    /// Writes a few clusters in compressed form, beside what was left.
+    fn pack_some(
+        &self,
+        world: &mut World,
+        image: &Arc<Image>,
+        model: &mut Model,
+        rng: &mut Rng,
+    ) -> Result<(), String> {
+        let size = image.info().virtual_size;
+        let whole = size / self.config.cluster;
+        if self.config.packed == Packed::None || whole == 0 {
+            return Ok(());
+        }
+        let mut packer = Packer::new(self.config);
+        let per_cluster = self.config.cluster / SECTOR;
+        for number in AFTER + 10..AFTER + 10 + rng.below(6) {
+            let cluster = rng.below(whole);
+            let sectors = index(cluster * per_cluster)..index((cluster + 1) * per_cluster);
+            let token = move |sector| packed_token(number, sector);
+            let packed = packer.pack(sectors.clone().map(token));
+            let (image, offset) = (image.clone(), cluster * self.config.cluster);
+            match world.block_on(0, async move { image.write_compressed(offset, packed).await }) {
+                Ok(()) => {
+                    let submitted = model.submit(sectors.clone(), token);
+                    model.answer(sectors, submitted, Answer::Written);
+                }
+                Err(error) if is_taken(&error) => (),
+                Err(error) => return Err(format!("after the cut compressing fails: {error}")),
+            }
+        }
+        Ok(())
+    }
+}
+
+fn index(sector: u64) -> usize {
+    usize::try_from(sector).expect("the disks here are small")
 }
 
 /// A request that was alone has succeeded.

@@ -7,12 +7,13 @@ use std::sync::Arc;
 use blkring_engine::sim::{Rng, SimDisk, SimOptions, World};
 use blkring_engine::{Access, Flags, IoMem, QueueOptions, Request, Storage, Variants};
 use blkring_qcow2::{
-    Backing, Compressor, CreateOptions, Image, ImageOptions, Layout, OpenError, Opener,
-    RefcountWidth, table_set,
+    Backing, CreateOptions, Image, ImageOptions, Layout, OpenError, Opener, RefcountWidth,
+    table_set,
 };
 
 use super::config::{Base, Config, FreeSpace, Packed, Past};
-use super::model::{SECTOR, Token, fill, token};
+use super::model::{SECTOR, Token, packed_token};
+use super::run::Packer;
 use crate::snapshots;
 
 /// The image.
@@ -21,9 +22,6 @@ const BASE: &str = "base";
 
 /// What every sector of a backing file with bytes is filled with.
 const BASE_TOKEN: Token = 0xaaaa_aaaa_aaaa_aaaa;
-
-/// What marks the sectors of clusters that are compressed from the beginning.
-const PACKED: Token = 0xcccc << 48;
 
 /// Free clusters with garbage.
 const GARBAGE: u64 = 24;
@@ -198,17 +196,16 @@ fn pack(disk: &SimDisk, config: &Config, tokens: &mut [Token]) {
     let image = image.expect("a new image can be opened");
     let _attached = world.queue(0).attach(&image).expect("a queue without a ring");
     let cluster = usize::try_from(config.cluster).expect("small");
-    let mut compressor = Compressor::new(image.compression(), cluster).expect("it is built in");
+    let mut packer = Packer::new(config);
     let per_cluster = cluster / SECTOR as usize;
     for (number, sectors) in tokens.chunks_mut(per_cluster).enumerate() {
         if number % 3 == 2 || sectors.len() < per_cluster {
             continue;
         }
         for (sector, one) in (number * per_cluster..).zip(&mut *sectors) {
-            *one = token(0, sector) | PACKED;
+            *one = packed_token(0, sector);
         }
-        let bytes: Vec<u8> = sectors.iter().flat_map(|one| fill(*one)).collect();
-        let packed = compressor.compress(&bytes).expect("tokens are smaller");
+        let packed = packer.pack(sectors.iter().copied());
         let (image, offset) = (image.clone(), (number * cluster) as u64);
         let written =
             world.block_on(0, async move { image.write_compressed(offset, packed).await });

@@ -8,10 +8,12 @@
 
 use std::ops::Range;
 
+use blkring_engine::sim::Rng;
+
 /// Bytes of a sector of the guest.
 pub(super) const SECTOR: u64 = 512;
 
-/// What a sector is filled with, 64 times. 0 is zeros.
+/// What a sector is filled with: it begins with its token, and the rest follows from that. 0 is zeros.
 pub(super) type Token = u64;
 
 /// Counts submissions and answers.
@@ -184,10 +186,19 @@ pub(super) fn token(request: u64, sector: usize) -> Token {
     request << 16 | (sector as u64 & 0xffff)
 }
 
+/// What marks the sectors of clusters that are written in compressed form.
+const PACKED: Token = 0xcccc << 48;
+
+/// The token of a compressed write: its sectors are filled so that they compress differently well.
+pub(super) fn packed_token(request: u64, sector: usize) -> Token {
+    token(request, sector) | PACKED
+}
+
 /// A token as text.
 pub(super) fn name(token: Token) -> String {
     match token {
         0 => "zeros".to_owned(),
+        token if is_packed(token) => format!("compressed {}", name(token ^ PACKED)),
         token if token >> 48 == 0 => format!("request {} sector {}", token >> 16, token & 0xffff),
         token => format!("{token:#018x}"),
     }
@@ -197,13 +208,24 @@ pub(super) fn name(token: Token) -> String {
 pub(super) fn read_token(sector: &[u8]) -> Result<Token, Token> {
     let (words, _) = sector.as_chunks::<8>();
     let first = u64::from_le_bytes(words[0]);
-    if words.iter().all(|word| *word == words[0]) { Ok(first) } else { Err(first) }
+    if *sector == fill(first) { Ok(first) } else { Err(first) }
+}
+
+fn is_packed(token: Token) -> bool {
+    token >> 48 == PACKED >> 48
 }
 
 /// The bytes of a sector.
 pub(super) fn fill(token: Token) -> [u8; SECTOR as usize] {
     let mut bytes = [0; SECTOR as usize];
-    bytes.as_chunks_mut::<8>().0.iter_mut().for_each(|word| *word = token.to_le_bytes());
+    let (words, _) = bytes.as_chunks_mut::<8>();
+    words.iter_mut().for_each(|word| *word = token.to_le_bytes());
+    if is_packed(token) {
+        // No method makes these smaller.
+        let mut rng = Rng::new(token);
+        let noise = rng.index(words.len() - 12);
+        words[1..=noise].iter_mut().for_each(|word| *word = rng.next_u64().to_le_bytes());
+    }
     bytes
 }
 

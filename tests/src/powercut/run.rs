@@ -10,12 +10,17 @@ use blkring_engine::sim::{Fault, Matcher, OpKind, Rng, Rule, SimDisk, World};
 use blkring_engine::{Completion, Disk, IoMem, Operation, QueueOptions};
 use blkring_qcow2::{Image, Preallocation};
 
-use super::config::{Config, Errors, Growth};
+use super::config::{Config, Errors, Growth, Packed};
 use super::judge::{Law, check_structure, contents};
 use super::make::{IMAGE, Made, make, open};
 use super::model::{Answer, Model, SECTOR, Time, Token, name, read_token};
 use super::script::{Effect, Guest, draw};
 use super::states::crash;
+
+mod packing;
+
+use packing::Packing;
+pub(super) use packing::{Packer, is_taken};
 
 /// A rule that was found broken.
 #[derive(Debug, Clone)]
@@ -118,6 +123,9 @@ struct Life<'a> {
     most_sectors: u64,
     /// It is growing to so many.
     growing: Option<(u64, Grown)>,
+    packer: Packer,
+    /// Clusters that are written in compressed form.
+    packings: Vec<Packing>,
     /// Leaked when the life began.
     leaks: u64,
     peak_held_back: u64,
@@ -166,6 +174,8 @@ impl<'a> Life<'a> {
             sectors,
             most_sectors: sectors,
             growing: None,
+            packer: Packer::new(config),
+            packings: Vec::new(),
             leaks,
             peak_held_back: 0,
             story: Vec::new(),
@@ -178,7 +188,8 @@ impl<'a> Life<'a> {
         let mut closing = None;
         for _ in 0..PATIENCE {
             let submitted = self.submit_some();
-            let idle = self.outstanding.is_empty() && self.growing.is_none();
+            let idle =
+                self.outstanding.is_empty() && self.growing.is_none() && self.packings.is_empty();
             if self.next == self.end && idle && closing.is_none() {
                 if self.guest.one_in(2) {
                     return Ok(());
@@ -193,6 +204,7 @@ impl<'a> Life<'a> {
             let stepped = self.world.step();
             self.take_answers()?;
             self.take_growth()?;
+            self.take_packed()?;
             if self.disk.steps() != before {
                 self.maybe_cut()?;
             }
@@ -247,6 +259,7 @@ impl<'a> Life<'a> {
         {
             self.grow();
         }
+        self.maybe_pack();
         any || self.next < self.end
     }
 
@@ -413,13 +426,15 @@ impl<'a> Life<'a> {
             Growth::None => 0,
             Growth::From(_) => self.config.clusters + 8,
         };
+        let open = self.model.open_clusters(per_cluster);
         self.leaks
             + growth
             + statistics.ready_clusters
             + statistics.dirty_clusters
             + self.peak_held_back
             + 2 * self.config.reserve
-            + self.model.open_clusters(per_cluster)
+            + open
+            + self.packed_leaks(open)
             + tables
             + failures
             + 2

@@ -2,7 +2,9 @@
 //! memory and by qemu-img.
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on fails")]
 
+mod beside;
 mod changes;
+mod failures;
 mod hostile;
 mod reading;
 mod writing;
