@@ -3,6 +3,7 @@
 //! With clusters of 512 bytes a block counts 256 clusters, and a table of one cluster names 64 blocks.
 
 use blkring_engine::sim::{Event, Fault, Matcher, OpKind, Rule, Stage};
+use blkring_qcow2::AllocPolicy;
 use blkring_tests::image_world::{EIO, IMAGE, ImageWorld, Setup};
 
 const CLUSTER: u64 = 512;
@@ -182,4 +183,28 @@ fn a_clean_cluster_that_may_have_a_name_is_not_given_back() {
         after.is_sound().expect("a block with a name is counted");
         after.reads_as(last - 1, 0..1, &[0x11]).expect("it was flushed");
     }
+}
+
+/// Every refill crosses into the range of a new block. The block may not take the cluster that a write waits for, to
+/// have an L2 table in it: the next refill would bring another block, and so on until the disk is full.
+#[test]
+fn a_new_block_leaves_the_cluster_that_a_table_waits_for() {
+    let mut w = setup(3000, 600).policy(AllocPolicy::PerAllocation).make();
+    assert_eq!(fill(&mut w, 0..3000, 0x11), Ok(()));
+    let closed = w.close(0);
+    w.finish(&closed);
+    let report = w.crash(|_| false).check();
+    assert!(report.is_clean(), "{report:?}");
+}
+
+/// A block in the range that it counts stays when the reservation is given back: it is made when a cluster of that range
+/// is needed, not ahead.
+#[test]
+fn a_reservation_ends_where_a_new_block_would_begin() {
+    let mut w = setup(3000, 600).policy(AllocPolicy::PerAllocation).make();
+    assert_eq!(fill(&mut w, 0..200, 0x11), Ok(()));
+    let closed = w.close(0);
+    w.finish(&closed);
+    let end = w.crash(|_| false).disk.contents(IMAGE).len() as u64;
+    assert!(end <= 256 * CLUSTER, "{end} bytes");
 }

@@ -72,6 +72,9 @@ impl Layer {
     fn clean_cluster(&self, state: &mut State) -> Option<HostCluster> {
         let pool = match self.policy {
             AllocPolicy::Ahead => &mut state.pools.ready,
+            // Were the one that a table waits for taken by each refill that crosses into a new range, none would end
+            // that wait.
+            AllocPolicy::PerAllocation if state.pools.keeps_table() => return None,
             AllocPolicy::PerAllocation => &mut state.pools.tables,
         };
         pool.take_clean(&state.clock)

@@ -42,6 +42,7 @@ impl Layer {
         state.pools.last_refill > 1
             && state.pools.ready.len() * 2 < state.pools.last_refill
             && state.work.refill.is_none()
+            && !self.stops_before_new_block(state)
     }
 
     async fn refill(self: Arc<Self>) -> Result<()> {
@@ -74,9 +75,14 @@ impl Layer {
     }
 
     async fn refill_under_slot(self: &Arc<Self>, want: u64) -> Result<()> {
-        let mut got = self.recycle_dirty(want).await?;
+        let mut got = self.recycle_dirty(want).await? + self.recycle_for_table().await?;
+        if got > 0 && self.policy == AllocPolicy::PerAllocation && self.lock().pools.ready.len() > 0
+        {
+            // That was for a table, and there is enough for data.
+            return Ok(());
+        }
         let mut ask = want;
-        while got < want {
+        while got < want && (got == 0 || !self.stops_before_new_block(&self.lock())) {
             match self.claim_new(ask.min(want - got)).await {
                 Ok(count) => got += count,
                 Err(error) if error.is_no_space() && got > 0 => break,
@@ -87,6 +93,15 @@ impl Layer {
         }
         self.lock().pools.last_refill = got;
         Ok(())
+    }
+
+    /// Whether the next refcount block is left to the request that needs it. A block that lies in the range that it
+    /// counts would keep the end of the file there, should nothing else come to be in that range; so it does where the
+    /// clusters of the reservation are not zero.
+    fn stops_before_new_block(&self, state: &State) -> bool {
+        let next = self.geometry.refblock_index(state.refcounts.cursor());
+        let named = state.refcounts.block_at(next, &self.geometry);
+        self.policy == AllocPolicy::PerAllocation && named.is_ok_and(|named| named.is_none())
     }
 
     /// Zeroes counted clusters of unknown contents. Where the policy zeroes later there is nothing to do: such
@@ -111,6 +126,26 @@ impl Layer {
             got += run.len;
         }
         Ok(got)
+    }
+
+    /// Zeroes a counted cluster for the L2 table that somebody waits for.
+    async fn recycle_for_table(self: &Arc<Self>) -> Result<u64> {
+        let taken = {
+            let pools = &mut self.lock().pools;
+            let lacks = pools.lacks_table();
+            lacks.then(|| pools.ready.take(1).or_else(|| pools.dirty.take(1))).flatten()
+        };
+        let Some(run) = taken else { return Ok(0) };
+        let zeroed = self.make_zero(run.start, run.len).await;
+        let mut state = self.lock();
+        if let Err(error) = zeroed {
+            state.put_dirty(run.start, run.stamp);
+            return Err(error);
+        }
+        let stamp = state.clock.landed();
+        state.pools.refilled = stamp;
+        state.pools.tables.put(Run { stamp, content: Content::Zero, ..run });
+        Ok(run.len)
     }
 
     /// Finds free clusters, makes them ready and counts them. Answers how many.
@@ -183,7 +218,6 @@ impl Layer {
     /// The first free clusters, at most `want`, all in the range of one refcount block. Nobody else looks or takes:
     /// the slot is held.
     async fn find(self: &Arc<Self>, want: u64) -> Result<Found> {
-        let tables = std::mem::take(&mut self.lock().pools.tables_needed);
         loop {
             let (cursor, end) = {
                 let state = self.lock();
@@ -216,6 +250,7 @@ impl Layer {
             }
             state.refcounts.search_from(next);
             state.refcounts.extend_to(next);
+            let tables = u64::from(state.pools.lacks_table());
             return Ok(Found { runs, index, tables });
         }
     }

@@ -58,8 +58,9 @@ pub(crate) struct Pools {
     pub(crate) dirty: Pool,
     /// How many those that wait for a refill need at least.
     pub(crate) needed: u64,
-    /// How many of these are for L2 tables, where tables have a pool of their own: one or none.
-    pub(crate) tables_needed: u64,
+    /// Whether somebody waits for a cluster for an L2 table, where tables have a pool of their own. Until a table is
+    /// taken from there, the last cluster in it is for nothing else.
+    pub(crate) table_needed: bool,
     /// How many the next refill asks for.
     pub(crate) next_refill: u64,
     /// How many the last one brought: half of that is the mark for the next.
@@ -70,6 +71,18 @@ pub(crate) struct Pools {
     pub(crate) flushes: u64,
     /// When what the last refill made had landed.
     pub(crate) refilled: Stamp,
+}
+
+impl Pools {
+    /// Whether somebody waits for a cluster for a table and there is none.
+    pub(crate) fn lacks_table(&self) -> bool {
+        self.table_needed && self.tables.len() == 0
+    }
+
+    /// Whether the clusters for tables are for somebody who waits.
+    pub(crate) fn keeps_table(&self) -> bool {
+        self.table_needed && self.tables.len() <= 1
+    }
 }
 
 /// The shared work that is going on.

@@ -39,9 +39,10 @@ impl Layer {
         let taken = if dirty { state.pools.dirty.take(1) } else { None }.or_else(|| pool.take(1));
         let Some(run) = taken else {
             // Asked for only now: space for tables that nobody needs yet would lie between the data.
-            state.pools.tables_needed = u64::from(self.policy == AllocPolicy::PerAllocation);
+            state.pools.table_needed = self.policy == AllocPolicy::PerAllocation;
             return Some(self.refill_job(state, 1 + more));
         };
+        state.pools.table_needed = false;
         state.l1.set(geometry.l1_index(guest), run.start, run.stamp, geometry);
         state.metadata.insert(run.start);
         state.slices.insert_zero(geometry.slice_number(guest));
