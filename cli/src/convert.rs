@@ -3,13 +3,16 @@
 //! The source is walked by what its tables and holes tell (`walk`); pieces that hold data are read and written beside
 //! each other on one queue (`copy`), with a bound on how many there are.
 
+mod compressors;
 mod copy;
 mod error;
 mod flow;
 mod options;
+mod readers;
 mod salvage;
 mod source;
 mod target;
+mod team;
 mod walk;
 pub mod zeros;
 
@@ -19,7 +22,10 @@ use std::rc::Rc;
 
 use blkring_engine::{Queue, QueueOptions, QueueSeed};
 
-use copy::{Manner, Target};
+use compressors::Compressors;
+use copy::{Helpers, Manner, Target};
+use options::Packing;
+use readers::Readers;
 use source::Sources;
 use target::Opened;
 use walk::{Rules, Task, Walk, Zeros};
@@ -87,8 +93,12 @@ pub fn part(order: &Order, window: Window) -> Result<ExitCode, Failure> {
     let mut queue = QueueSeed::new(QueueOptions::with_requests(REQUESTS))?.start()?;
     let mut images = Vec::new();
     for name in &order.sources {
-        let opening =
-            Opening { cache: order.source_cache, share: order.share, ..Opening::read_only() };
+        let opening = Opening {
+            cache: order.source_cache,
+            share: order.share,
+            raw: order.claim,
+            ..Opening::read_only()
+        };
         images.push(AnyDisk::open(&mut queue, name, opening)?);
     }
     let size = images.iter().map(AnyDisk::virtual_size).sum();
@@ -119,9 +129,10 @@ fn copy(
         opened.above.map_or_else(|| Survey::new(image, Holes::Wanted), |depth| survey.above(depth))
     };
     let parts = images.iter().map(|image| (image, survey(image)));
-    let sources = Rc::new(Sources::new(queue, parts)?.window(window));
+    let sources = Rc::new(Sources::new(queue, parts)?.window(window.clone()));
     let zeros = if order.sparse == 0 { Zeros::Written } else { Zeros::Sparse };
-    let rules = Rules { under: opened.under, zeros, salvage: order.salvage, cluster: None };
+    let cluster = opened.cluster_size.filter(|_| order.packing == Packing::Compressed);
+    let rules = Rules { under: opened.under, zeros, salvage: order.salvage, cluster };
     let below_survey = || opened.below.as_ref().map(|below| Survey::new(below, Holes::Wanted));
     let rules = Rc::new(rules);
     let total = match order.progress {
@@ -146,7 +157,25 @@ fn copy(
         rate: order.rate,
     };
     let walk = Walk::new(&sources, &rules, below_survey());
-    copy::run(queue, (sources, walk), target, manner, progress)
+    let helpers = helpers(order, images, &window, opened)?;
+    copy::run(queue, (sources, walk), (target, helpers), manner, progress)
+}
+
+/// Only qcow2 images have anything compressed.
+fn helpers(
+    order: &Order,
+    images: &[AnyDisk],
+    window: &Range<u64>,
+    opened: &Opened,
+) -> Result<Helpers, Failure> {
+    let mut helpers = Helpers::default();
+    if images.iter().any(|image| matches!(image, AnyDisk::Qcow2(_))) {
+        helpers.readers = Some(Readers::start(images, window, order.pieces)?);
+    }
+    if let (AnyDisk::Qcow2(image), Packing::Compressed) = (&opened.image, order.packing) {
+        helpers.compressors = Some(Compressors::start(image, order.pieces)?);
+    }
+    Ok(helpers)
 }
 
 /// Bytes that have to be copied or made zero.
@@ -167,6 +196,8 @@ fn unit(order: &Order, opened: &Opened) -> u64 {
     const MOST: u64 = 64 << 10;
     let sparse = order.sparse.max(SECTOR);
     match (order.format, opened.cluster_size) {
+        // A cluster is compressed as a whole.
+        (_, Some(cluster)) if order.packing == Packing::Compressed => cluster,
         (Format::Qcow2, Some(cluster)) => sparse.max(cluster.min(MOST)),
         _ => sparse,
     }

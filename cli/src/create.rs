@@ -3,6 +3,7 @@
 mod backing;
 mod file;
 pub mod option_list;
+mod space;
 
 use std::ffi::{OsStr, OsString};
 use std::path::{Path, PathBuf};
@@ -187,10 +188,31 @@ pub fn make(
             made.map_err(|error| not_made(path, &error))
         }
         Format::Qcow2 => {
+            let space = preallocation(given, backing.as_ref())?;
             let plan = create_options(given, size, backing)?;
-            write(path, &plan, cow).map_err(|error| words(path, given, error))
+            write(path, &plan, cow).map_err(|error| words(path, given, error))?;
+            if space == blkring_qcow2::Preallocation::Off {
+                return Ok(());
+            }
+            space::take(path, space).map_err(|failure| failure.text(name::own()))
         }
     }
+}
+
+/// What is made ready of the space of a qcow2 image.
+fn preallocation(
+    given: &OptionList,
+    backing: Option<&Backing>,
+) -> Result<blkring_qcow2::Preallocation, String> {
+    let word = given.text("preallocation").unwrap_or("off");
+    let space = blkring_qcow2::Preallocation::named(word);
+    let space = space.ok_or_else(|| not_accepted("preallocation", word))?;
+    if backing.is_some() && space != blkring_qcow2::Preallocation::Off {
+        let text = "Backing file and preallocation can only be used at the same time if \
+                    extended_l2 is on";
+        return Err(text.to_owned());
+    }
+    Ok(space)
 }
 
 /// What the library is to make.
@@ -216,13 +238,6 @@ fn create_options(
         Some("zstd") => Compression::Zstd,
         Some(other) => return Err(not_accepted("compression-type", other)),
     };
-    match given.text("preallocation") {
-        None | Some("off") => (),
-        Some(mode @ ("metadata" | "falloc" | "full")) => {
-            return Err(format!("preallocation={mode} is not supported"));
-        }
-        Some(other) => return Err(not_accepted("preallocation", other)),
-    }
     let refcount_bits = given.number("refcount_bits").unwrap_or(16);
     Ok(CreateOptions {
         size,

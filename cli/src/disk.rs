@@ -31,6 +31,19 @@ pub struct Opening {
     pub share: Share,
     /// Whether the files are locked.
     pub locking: LockMode,
+    /// What is claimed of a raw image.
+    pub raw: RawClaim,
+}
+
+/// What is claimed of a raw image, whose bytes say nothing of each other: as the programs of QEMU do for the same.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum RawClaim {
+    /// Nobody else's business is in the way of one who reads or writes.
+    Shared,
+    /// What is read stays as it is.
+    Kept,
+    /// The size changes.
+    Resized,
 }
 
 impl Opening {
@@ -42,6 +55,7 @@ impl Opening {
             policy: AllocPolicy::default(),
             share: Share::Locked,
             locking: LockMode::Auto,
+            raw: RawClaim::Shared,
         }
     }
 
@@ -70,12 +84,16 @@ impl Opening {
         }
     }
 
-    /// The file of an image of this format. Nobody else's business is in the way of one who reads or writes a raw
-    /// image, whose bytes say nothing of each other.
+    /// The file of an image of this format.
     fn top(&self, format: Format) -> OpenOptions {
-        match format {
-            Format::Qcow2 => self.file(),
-            Format::Raw => self.file().claim(Claim::shared(self.access)),
+        let exclusive = Claim::exclusive(self.access);
+        match (format, self.raw) {
+            (Format::Qcow2, _) => self.file(),
+            (Format::Raw, RawClaim::Kept) if self.share == Share::Locked => {
+                self.file().claim(exclusive)
+            }
+            (Format::Raw, RawClaim::Resized) => self.file().claim(exclusive.sharing()),
+            (Format::Raw, _) => self.file().claim(Claim::shared(self.access)),
         }
     }
 }

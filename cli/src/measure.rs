@@ -4,6 +4,7 @@ use std::ffi::OsString;
 use std::process::ExitCode;
 
 use blkring_engine::{Queue, QueueOptions, QueueSeed};
+use blkring_qcow2::Preallocation;
 use clap::Args;
 use serde::Serialize;
 
@@ -171,21 +172,42 @@ fn qcow2(given: &OptionList, size: u64, source: Option<Source>) -> Result<Measur
         return usage(&format!("{name}={value} is not supported"));
     }
     let cluster = given.number("cluster_size").unwrap_or_default();
+    if !cluster.is_power_of_two() || !(512..=2 << 20).contains(&cluster) {
+        return usage("Cluster size must be a power of two between 512 and 2048k");
+    }
+    let version_2 = match given.text("compat") {
+        Some("0.10" | "v2") => true,
+        None | Some("1.1" | "v3") => false,
+        Some(other) => return usage(&format!("Invalid compatibility level: '{other}'")),
+    };
     let refcount_bits = given.number("refcount_bits").unwrap_or_default();
     if !refcount_bits.is_power_of_two() || refcount_bits > 64 {
         return usage("Refcount width must be a power of two and may not exceed 64 bits");
     }
-    if !cluster.is_power_of_two() || !(512..=2 << 20).contains(&cluster) {
-        return usage("Cluster size must be a power of two between 512 and 2048k");
+    if version_2 && refcount_bits != 16 {
+        return usage(
+            "Different refcount widths than 16 bits require compatibility level 1.1 or above (use \
+             compat=1.1 or greater)",
+        );
     }
+    let preallocation = given.text("preallocation").unwrap_or("off");
+    let Some(preallocation) = Preallocation::named(preallocation) else {
+        return usage(&format!("invalid parameter value: {preallocation}"));
+    };
     let size = source.as_ref().map_or(size, Source::len).next_multiple_of(SECTOR);
     let shape = Shape { cluster, entry: 8, refcount_bits };
     let Some(all) = shape.clusters(size) else {
         return usage("The image size is too large (try using a larger cluster size)");
     };
     let data = size.div_ceil(cluster);
-    let bitmaps = source.as_ref().filter(|source| source.may_have_bitmaps).map(|_| 0);
-    let used = source.map_or(Ok(0), |mut source| source.units(cluster))?;
+    let bitmaps = source.as_ref().filter(|source| source.may_have_bitmaps && !version_2).map(|_| 0);
+    let used = match (preallocation, source) {
+        (Preallocation::Falloc | Preallocation::Full, _) => data,
+        // All of it, as it hides what lies below.
+        (_, Some(_)) if given.text("backing_file").is_some() => data,
+        (_, Some(mut source)) => source.units(cluster)?,
+        (_, None) => 0,
+    };
     Ok(Measure { bitmaps, required: (all - data + used) * cluster, fully_allocated: all * cluster })
 }
 

@@ -5,10 +5,10 @@ use std::process::ExitCode;
 use std::sync::Arc;
 
 use blkring_engine::{Access, Flags, IoError, Queue, QueueOptions, QueueSeed, Storage};
-use blkring_qcow2::Image;
+use blkring_qcow2::{Image, Preallocation};
 use clap::Args;
 
-use crate::disk::{AnyDisk, Opening};
+use crate::disk::{AnyDisk, Opening, RawClaim};
 use crate::failure::Failure;
 use crate::image_name::{ImageName, Syntax};
 use crate::name::complain;
@@ -40,15 +40,6 @@ pub struct Options {
     words: Vec<OsString>,
 }
 
-/// Space for what is new.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Preallocation {
-    Off,
-    Metadata,
-    Falloc,
-    Full,
-}
-
 /// How the size changes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Change {
@@ -71,7 +62,7 @@ pub fn run(options: &Options) -> Result<ExitCode, Failure> {
     let image = AnyDisk::open(
         &mut queue,
         &name,
-        Opening { access: Access::ReadWrite, ..Opening::read_only() },
+        Opening { access: Access::ReadWrite, raw: RawClaim::Resized, ..Opening::read_only() },
     )?;
     image.attach(&mut queue)?;
     let old = image.virtual_size();
@@ -116,10 +107,7 @@ fn qcow2_size(
     if new < old {
         return usage("Shrinking a qcow2 image is not supported");
     }
-    if preallocation != Preallocation::Off {
-        return usage("--preallocation is not supported for a qcow2 image");
-    }
-    match queue.block_on(image.resize(new))? {
+    match queue.block_on(image.resize_with(new, preallocation))? {
         Ok(()) => Ok(()),
         Err(error) => usage(&format!("Failed to resize: {error}")),
     }
@@ -171,13 +159,8 @@ async fn write_zeros(
 }
 
 fn preallocation(word: &str) -> Result<Preallocation, Failure> {
-    match word {
-        "off" => Ok(Preallocation::Off),
-        "metadata" => Ok(Preallocation::Metadata),
-        "falloc" => Ok(Preallocation::Falloc),
-        "full" => Ok(Preallocation::Full),
-        _ => usage(&format!("Invalid preallocation mode '{word}'")),
-    }
+    let invalid = || Failure::Usage(format!("Invalid preallocation mode '{word}'"));
+    Preallocation::named(word).ok_or_else(invalid)
 }
 
 /// Stands for the sign of a size that a parser of options would take for an option.

@@ -110,6 +110,21 @@ fn sizes_are_those_of_qemu_img() {
         "-O qcow2 a b",
         "-O qcow2 no-such-file",
         "-O qcow2 -o cluster_size=512 --size 1T",
+        "-O qcow2 -o compat=0.10 full.raw",
+        "-O qcow2 -o compat=0.10 over.q",
+        "-O qcow2 -o compat=7,refcount_bits=3 --size 1G",
+        "-O qcow2 -o compat=0.10,refcount_bits=3 --size 1G",
+        "-O qcow2 -o compat=0.10,refcount_bits=1 --size 1G",
+        "-O qcow2 -o cluster_size=3,compat=7 --size 1G",
+        "-O qcow2 -o compat=0.10,lazy_refcounts=on --size 1G",
+        "-O qcow2 -o compression_type=foo --size 1G",
+        "-O qcow2 -o preallocation=foo,refcount_bits=3 --size 1G",
+        "-O qcow2 -o preallocation=foo --size 1G",
+        "-O qcow2 -o preallocation=metadata over.q",
+        "-O qcow2 -o preallocation=falloc over.q",
+        "-O qcow2 -o preallocation=full --size 3G",
+        "-O qcow2 -o backing_file=full.raw,backing_fmt=raw over.q",
+        "-O qcow2 -o backing_file=full.raw,backing_fmt=raw --size 3G",
     ] {
         twins.same(&format!("measure {line}"));
     }
@@ -117,7 +132,10 @@ fn sizes_are_those_of_qemu_img() {
         for size in
             ["0", "1", "511", "513", "64k", "100M", "1000M", "7G", "31G", "255G", "3T", "60T"]
         {
-            twins.same(&format!("measure -O qcow2 -o cluster_size={cluster} --size {size}"));
+            for bits in [1, 16, 64] {
+                let options = format!("cluster_size={cluster},refcount_bits={bits}");
+                twins.same(&format!("measure -O qcow2 -o {options} --size {size}"));
+            }
         }
     }
 }

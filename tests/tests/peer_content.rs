@@ -83,7 +83,16 @@ fn a_file_system_survives_every_way() {
         check();
         fs::remove_file(twins.path("theirs")).unwrap();
     }
-    for options in ["", "-W -m 16", "-o cluster_size=4k", "-o cluster_size=2M"] {
+    for options in [
+        "",
+        "-W -m 16",
+        "-o cluster_size=4k",
+        "-o cluster_size=2M",
+        "-c",
+        "-c -o compression_type=zstd",
+        "-c -W -m 16 -o cluster_size=4k",
+        "-c -o cluster_size=2M,compression_type=zstd",
+    ] {
         twins.ours(&format!("convert -f raw -O qcow2 {options} fs.raw ours"));
         twins.theirs("check -q ours");
         twins.theirs("compare fs.raw ours");

@@ -61,7 +61,20 @@ fn raw_files_change_as_with_qemu_img() {
 #[test]
 fn qcow2_images_grow_as_with_qemu_img() {
     let Some(twins) = Twins::new() else { return };
-    for line in ["OUT 2M", "OUT +512", "OUT +1000", "-q OUT 3T", "OUT 1M", "OUT 512k", "OUT -1M"] {
+    for line in [
+        "OUT 2M",
+        "OUT +512",
+        "OUT +1000",
+        "-q OUT 3T",
+        "OUT 1M",
+        "OUT 512k",
+        "OUT -1M",
+        "--preallocation=metadata OUT 4M",
+        "--preallocation=falloc OUT 4M",
+        "--preallocation=full OUT 4M",
+        "--preallocation=foo OUT 4M",
+        "--preallocation=full OUT 1M",
+    ] {
         let ended = twins.same_after(&format!("resize {line}"), |out| {
             let name = out.file_name().unwrap().to_str().unwrap();
             twins.theirs(&format!("create -q -f qcow2 {name} 1M"));
@@ -69,15 +82,21 @@ fn qcow2_images_grow_as_with_qemu_img() {
         });
         if ended.code == Some(0) {
             twins.copies_agree(line);
+            if line.contains("preallocation") {
+                let [theirs, ours] = ["theirs", "ours"].map(|name| {
+                    let told = twins.theirs(&format!("check {name}"));
+                    told.lines().find(|line| line.contains("allocated")).map(str::to_owned)
+                });
+                let allocated = |line: &str| line.split(',').next().map(str::to_owned);
+                assert_eq!(ours.as_deref().map(allocated), theirs.as_deref().map(allocated));
+            }
         }
     }
     // Not there yet, and said so.
     twins.theirs("create -q -f qcow2 image 1M");
-    for line in ["--shrink image 512k", "--preallocation=full image 2M"] {
-        let ended = twins.ours_ends(&format!("resize {line}"));
-        assert_eq!(ended.code, Some(1), "{line}");
-        assert!(ended.stderr.contains("not supported"), "{ended:?}");
-    }
+    let ended = twins.ours_ends("resize --shrink image 512k");
+    assert_eq!(ended.code, Some(1));
+    assert!(ended.stderr.contains("not supported"), "{ended:?}");
 }
 
 #[test]

@@ -5,6 +5,7 @@
 
 use std::cell::{Cell, RefCell};
 use std::collections::VecDeque;
+use std::ops::Range;
 use std::rc::Rc;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -12,9 +13,12 @@ use std::time::{Duration, Instant};
 use blkring_engine::{
     BufferPool, Disk, Flags, IoError, IoMem, Queue, Receipt, Request, WouldBlock,
 };
+use blkring_qcow2::CompressedCluster;
 
+use super::compressors::{Compressors, Packed};
 use super::error::{CopyError, Step};
 use super::flow::{Gate, Pass, Turns};
+use super::readers::Readers;
 use super::salvage;
 use super::source::Sources;
 use super::walk::{PIECE, Piece, Task, Walk, Zeros};
@@ -51,9 +55,26 @@ pub struct Target {
     pub below: Option<Sources>,
 }
 
+/// Who helps.
+#[derive(Default)]
+pub struct Helpers {
+    /// Those that read what is compressed, if the source may have such.
+    pub readers: Option<Readers>,
+    /// Those that compress what is written, if that is asked for.
+    pub compressors: Option<Compressors>,
+}
+
+/// What is to be written for a piece.
+#[derive(Default)]
+struct Writes {
+    plain: Vec<Request>,
+    compressed: Vec<(u64, CompressedCluster)>,
+}
+
 /// What the pieces share.
 struct Copy {
     sources: Rc<Sources>,
+    helpers: Helpers,
     target: Target,
     manner: Manner,
     buffers: Arc<BufferPool>,
@@ -67,7 +88,7 @@ struct Copy {
 pub fn run(
     queue: &mut Queue,
     (sources, mut walk): (Rc<Sources>, Walk),
-    target: Target,
+    (target, helpers): (Target, Helpers),
     manner: Manner,
     progress: Progress,
 ) -> Result<(), Failure> {
@@ -76,6 +97,7 @@ pub fn run(
     let buffers = manner.pieces * if target.below.is_some() { 2 } else { 1 };
     let copy = Rc::new(Copy {
         sources,
+        helpers,
         target,
         buffers: BufferPool::new(buffers * usize::try_from(PIECE).expect("a piece is small")),
         turns: Turns::default(),
@@ -143,10 +165,9 @@ impl Copy {
             self.turns.wait(number).await;
         }
         let sent = match prepared {
-            Ok(requests) if self.failure.borrow().is_none() => self
-                .send(requests)
-                .await
-                .map_err(|error| CopyError::new(Step::Write, offset, error)),
+            Ok(writes) if self.failure.borrow().is_none() => {
+                self.send(writes).await.map_err(|error| CopyError::new(Step::Write, offset, error))
+            }
             other => other.map(|_| VecDeque::new()),
         };
         self.turns.pass();
@@ -164,12 +185,13 @@ impl Copy {
     }
 
     /// What is to be written for a piece.
-    async fn prepare(&self, piece: &Piece) -> Result<Vec<Request>, CopyError> {
+    async fn prepare(&self, piece: &Piece) -> Result<Writes, CopyError> {
         let zero = |offset, len| {
             Request::write_zeroes(offset, len).with(self.target.flags | Flags::MAY_UNMAP)
         };
         if piece.task == Task::Zero {
-            return Ok(vec![zero(piece.offset, piece.len)]);
+            let plain = vec![zero(piece.offset, piece.len)];
+            return Ok(Writes { plain, ..Writes::default() });
         }
         let mem = self.buffer(piece.len).await;
         self.read(piece, &mem).await?;
@@ -186,17 +208,31 @@ impl Copy {
                 }
             }
         };
-        let requests = parts.into_iter().filter_map(|part| match part {
-            Part::Data(range) => {
-                let at = offset + range.start as u64;
-                Some(Request::write(at, mem.slice(range)).with(self.target.flags))
+        let data = |range: Range<usize>| {
+            let at = offset + range.start as u64;
+            Request::write(at, mem.slice(range)).with(self.target.flags)
+        };
+        let mut writes = Writes::default();
+        for part in parts {
+            match (part, &self.helpers.compressors) {
+                (Part::Data(range), None) => writes.plain.push(data(range)),
+                (Part::Data(range), Some(compressors)) => {
+                    for packed in compressors.compress(offset, &mem, range).await {
+                        match packed {
+                            Packed::Plain(range) => writes.plain.push(data(range)),
+                            Packed::Compressed(at, one) => writes.compressed.push((at, one)),
+                        }
+                    }
+                }
+                (Part::Spare(range), _)
+                    if matches!(self.manner.under, Under::Unknown | Under::Shared) =>
+                {
+                    writes.plain.push(zero(offset + range.start as u64, range.len() as u64));
+                }
+                (Part::Spare(_), _) => (),
             }
-            Part::Spare(range) if matches!(self.manner.under, Under::Unknown | Under::Shared) => {
-                Some(zero(offset + range.start as u64, range.len() as u64))
-            }
-            Part::Spare(_) => None,
-        });
-        Ok(requests.collect())
+        }
+        Ok(writes)
     }
 
     async fn buffer(&self, len: u64) -> IoMem {
@@ -205,7 +241,11 @@ impl Copy {
     }
 
     async fn read(&self, piece: &Piece, mem: &IoMem) -> Result<(), CopyError> {
-        match self.sources.read(piece.offset, mem).await {
+        let read = match (&self.helpers.readers, piece.task) {
+            (Some(readers), Task::Unpack) => readers.read(piece.offset, mem).await,
+            _ => self.sources.read(piece.offset, mem).await,
+        };
+        match read {
             Ok(()) => Ok(()),
             Err(_) if self.manner.salvage == Salvage::Yes => {
                 salvage::read(&self.sources, piece.offset, mem).await;
@@ -215,10 +255,11 @@ impl Copy {
         }
     }
 
-    /// Hands all requests to the queue, in order, and waits for none unless the queue is full.
-    async fn send(&self, requests: Vec<Request>) -> Result<VecDeque<Receipt>, IoError> {
+    /// Hands all requests to the queue, in order, and waits for none unless the queue is full. What is compressed is
+    /// written here.
+    async fn send(&self, writes: Writes) -> Result<VecDeque<Receipt>, IoError> {
         let mut receipts = VecDeque::new();
-        for request in requests {
+        for request in writes.plain {
             let mut request = Some(request);
             while let Some(one) = request.take() {
                 match (self.target.disk.submit(one), receipts.is_empty()) {
@@ -231,6 +272,9 @@ impl Copy {
                     }
                 }
             }
+        }
+        if let Some(compressors) = &self.helpers.compressors {
+            compressors.write(writes.compressed).await?;
         }
         Ok(receipts)
     }

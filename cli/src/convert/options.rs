@@ -6,6 +6,7 @@ use clap::Args;
 
 use super::{Salvage, Sequence};
 use crate::create::option_list::OptionList;
+use crate::disk::RawClaim;
 use crate::failure::Failure;
 use crate::image_name::{ImageName, Syntax};
 use crate::number::{NumberError, counts, size};
@@ -51,7 +52,7 @@ pub struct Options {
     /// Options of the target's format, as create takes them.
     #[arg(short = 'o', long, value_name = "OPTIONS")]
     target_options: Vec<String>,
-    /// Compress the target: not supported yet.
+    /// Compress what is written, on all cores.
     #[arg(short = 'c', long)]
     compress: bool,
     /// Cache mode of the target.
@@ -115,6 +116,15 @@ pub enum Existing {
     Zero,
 }
 
+/// How clusters are written.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Packing {
+    /// As they are.
+    Plain,
+    /// Compressed, unless that makes them no smaller.
+    Compressed,
+}
+
 /// What is to be done, in all its parts.
 pub struct Order {
     /// In this order.
@@ -123,6 +133,8 @@ pub struct Order {
     pub source_cache: CacheMode,
     /// Whether locks on the sources count.
     pub share: Share,
+    /// What is claimed of raw sources.
+    pub claim: RawClaim,
     /// Where to.
     pub target: ImageName,
     /// Format of the target.
@@ -137,6 +149,8 @@ pub struct Order {
     pub cannot_make: String,
     /// Zeros of so many bytes are left out; 0 for none.
     pub sparse: u64,
+    /// How clusters are written.
+    pub packing: Packing,
     /// Pieces at once.
     pub pieces: usize,
     /// In which order they are written.
@@ -159,6 +173,7 @@ impl Order {
             sources: vec![source],
             source_cache: CacheMode::Writeback,
             share,
+            claim: RawClaim::Shared,
             target,
             format,
             given: OptionList::new(format),
@@ -166,6 +181,7 @@ impl Order {
             existing: Existing::No,
             cannot_make: "error while creating output image".to_owned(),
             sparse: 0,
+            packing: Packing::Plain,
             pieces: PIECES,
             sequence: Sequence::Ascending,
             salvage: Salvage::No,
@@ -207,6 +223,7 @@ impl Options {
             sources: sources.iter().map(name).collect::<Result<_, _>>()?,
             source_cache,
             share: Share::of(self.force_share),
+            claim: RawClaim::Kept,
             target: self.target(target, format)?,
             given: self.given(format)?,
             format,
@@ -218,6 +235,7 @@ impl Options {
                 (true, true) => Existing::Zero,
             },
             sparse,
+            packing: if self.compress { Packing::Compressed } else { Packing::Plain },
             pieces,
             sequence: if self.oob_writes { Sequence::Any } else { Sequence::Ascending },
             salvage: if self.salvage { Salvage::Yes } else { Salvage::No },
@@ -250,9 +268,6 @@ impl Options {
         if self.compress && self.target_format == Format::Raw.name() {
             return usage("Compression not supported for this file format");
         }
-        if self.compress {
-            return named("-c");
-        }
         if self.source_snapshot.is_some() {
             return named("-l");
         }
@@ -278,6 +293,9 @@ impl Options {
         let mut given = OptionList::new(format);
         for text in &self.target_options {
             given.add(text).map_err(Failure::Usage)?;
+        }
+        if self.compress && given.text("preallocation").is_some_and(|mode| mode != "off") {
+            return usage("Compression and preallocation not supported at the same time");
         }
         for (option, value) in
             [("backing_file", &self.backing), ("backing_fmt", &self.backing_format)]

@@ -6,7 +6,6 @@ use blkring_engine::{Disk, IoError, IoMem, Queue};
 
 use super::error::{CopyError, Step};
 use crate::disk::AnyDisk;
-use crate::failure::Failure;
 use crate::status::{Run, Survey};
 
 /// Opened images as one disk.
@@ -30,7 +29,7 @@ impl Sources {
     pub fn new<'a>(
         queue: &mut Queue,
         images: impl IntoIterator<Item = (&'a AnyDisk, Survey)>,
-    ) -> Result<Self, Failure> {
+    ) -> std::io::Result<Self> {
         let mut sources = Sources { parts: Vec::new(), window: 0..0 };
         for (image, survey) in images {
             let (start, len) = (sources.window.end, image.virtual_size());

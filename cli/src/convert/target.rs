@@ -6,7 +6,7 @@ use blkring_engine::{Access, Disk, Queue};
 use blkring_qcow2::Backing;
 
 use super::Under;
-use super::options::{Existing, Order};
+use super::options::{Existing, Order, Packing};
 use crate::create;
 use crate::disk::{AnyDisk, Opening};
 use crate::failure::Failure;
@@ -14,7 +14,8 @@ use crate::image_name::ImageName;
 
 /// The target, open.
 pub struct Opened {
-    image: AnyDisk,
+    /// The image.
+    pub image: AnyDisk,
     /// The way to it.
     pub disk: Disk,
     /// What it reads as where nothing is written.
@@ -60,6 +61,9 @@ pub fn open(
         Opening { cache: order.target_cache, access: Access::ReadWrite, ..Opening::read_only() };
     let image = AnyDisk::open(queue, &order.target, opening)?;
     let disk = image.attach(queue)?;
+    if order.packing == Packing::Compressed && !matches!(image, AnyDisk::Qcow2(_)) {
+        return Err(Failure::Usage("Compression not supported for this file format".to_owned()));
+    }
     if image.virtual_size() < size {
         return Err(Failure::Usage("output file is smaller than input file".to_owned()));
     }

@@ -33,6 +33,8 @@ pub struct Piece {
 pub enum Task {
     /// Read it and write what is there.
     Copy,
+    /// The same, and what is there is compressed.
+    Unpack,
     /// Make the target zero there.
     Zero,
     /// Nothing: the target reads so already.
@@ -90,7 +92,9 @@ impl Walk {
         if let Some(cluster) = self.rules.cluster {
             let whole = end / cluster * cluster;
             let last = end == self.sources.len();
-            if task == Task::Copy || (whole <= self.at && !last) {
+            if matches!(task, Task::Copy | Task::Unpack) {
+                end = end.next_multiple_of(cluster).min(self.sources.len());
+            } else if whole <= self.at && !last {
                 (task, end) = (Task::Copy, (self.at + cluster).min(self.sources.len()));
             } else if !last {
                 end = whole;
@@ -99,7 +103,7 @@ impl Walk {
         let most = match task {
             Task::Skip => end,
             Task::Zero => self.at + ZEROS,
-            Task::Copy => (self.at / PIECE + 1) * PIECE,
+            Task::Copy | Task::Unpack => (self.at / PIECE + 1) * PIECE,
         };
         let end = end.min(most);
         let piece = Piece { offset: self.at, len: end - self.at, task };
@@ -133,6 +137,7 @@ impl Walk {
         match (run.holds, self.rules.under) {
             // No file above the one that the target shares with the source has these bytes.
             (Holds::Absent, Under::Shared) => Task::Skip,
+            (Holds::Compressed, _) => Task::Unpack,
             (holds, _) if !holds.is_zero() => Task::Copy,
             _ if self.rules.zeros == Zeros::Written => Task::Copy,
             (_, Under::Zeros) => Task::Skip,

@@ -50,7 +50,7 @@ static QCOW2: &[Entry] = &[
         "65536",
     ),
     with_default(entry("extended_l2", Kind::Switch, ""), "off"),
-    entry("preallocation", Kind::Text, "Space taken at once: off"),
+    entry("preallocation", Kind::Text, "Space taken at once: off, metadata, falloc, full"),
     with_default(
         entry("compression_type", Kind::Text, "How clusters are compressed: zlib, zstd"),
         "zlib",

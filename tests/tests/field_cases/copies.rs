@@ -1,4 +1,4 @@
-//! Copies between formats and programs: F41, F42, F77, F95, F98 and F99.
+//! Copies between formats and programs: F41, F42, F76, F77, F95, F98 and F99.
 
 use std::fs;
 use std::os::unix::fs::MetadataExt;
@@ -50,8 +50,6 @@ fn f42_images_of_twelve_kinds_go_there_and_back() {
         "-O qcow2 -W -m 16",
         "-O qcow2 -B base.raw -F raw",
         "-O qcow2 -t writethrough -o cluster_size=64k",
-    ];
-    let theirs_only = [
         "-O qcow2 -c",
         "-O qcow2 -c -o compression_type=zstd",
         "-O qcow2 -o compat=0.10",
@@ -59,7 +57,7 @@ fn f42_images_of_twelve_kinds_go_there_and_back() {
         "-O qcow2 -o refcount_bits=64",
         "-O qcow2 -o preallocation=metadata",
     ];
-    for options in both.into_iter().chain(theirs_only) {
+    for options in both {
         twins.theirs(&format!("convert -f raw {options} source.raw theirs"));
         twins.ours("convert -O raw theirs back.raw");
         assert!(same(&twins, "source.raw", "back.raw"), "{options}: theirs to ours");
@@ -74,6 +72,97 @@ fn f42_images_of_twelve_kinds_go_there_and_back() {
     }
 }
 
+/// F42: a backing file whose format nobody says is not guessed.
+#[test]
+fn f42_a_backing_file_of_unknown_format_is_refused() {
+    let Some(twins) = Twins::new() else { return };
+    twins.raw("base.raw", MIB, &[(0, 4096)]);
+    twins.raw("source.raw", MIB, &[(0, 1 << 20)]);
+    for line in [
+        "convert -f raw -O qcow2 -B base.raw source.raw OUT",
+        "convert -f raw -O qcow2 -o backing_file=base.raw source.raw OUT",
+        "create -q -f qcow2 -b base.raw OUT",
+    ] {
+        let ended = twins.same(line);
+        assert_eq!(ended.code, Some(1), "{line}: {ended:?}");
+        assert!(ended.stderr.contains("backing format"), "{line}: {ended:?}");
+        assert!(!twins.path("ours").exists(), "{line}");
+    }
+}
+
+/// What the threads of a copy say at their end: the numbers behind these names, by thread.
+fn threads(twins: &Twins, line: &str, names: &[&str]) -> Vec<u64> {
+    let ended = Command::new(program::blkring())
+        .args(["--trace", "blkring=debug"])
+        .args(line.split(' '))
+        .current_dir(twins.dir())
+        .output()
+        .unwrap();
+    assert!(ended.status.success(), "{ended:?}");
+    let text = String::from_utf8(ended.stderr).unwrap();
+    let ends = text.lines().filter(|line| line.contains(" ends "));
+    let number = |word: &str| {
+        let (name, value) = word.split_once('=')?;
+        names.contains(&name).then(|| value.parse::<u64>().unwrap())
+    };
+    let numbers = ends.map(|line| line.split(' ').filter_map(number).collect::<Vec<_>>());
+    numbers.filter(|of_one| !of_one.is_empty()).map(|of_one| of_one.iter().sum()).collect()
+}
+
+/// F76: what is compressed is read by several threads, each cluster by one of them, and so it is written.
+#[test]
+fn f76_threads_share_the_work_of_compression() {
+    let Some(twins) = Twins::new() else { return };
+    const CLUSTERS: u64 = 600;
+    let lines = (0..CLUSTERS << 12).map(|number| format!("{number:14}.\n"));
+    fs::write(twins.path("text.raw"), lines.collect::<String>()).unwrap();
+    twins.theirs("convert -c -f raw -O qcow2 text.raw text.q");
+    let read = threads(&twins, "convert -O raw text.q back.raw", &["bytes"]);
+    assert!(same(&twins, "text.raw", "back.raw"));
+    assert_eq!(read.iter().sum::<u64>(), CLUSTERS << 16, "{read:?}");
+    assert!(read.iter().filter(|&&bytes| bytes > 0).count() > 1, "{read:?}");
+    for options in ["", "-W -m 16", "-o compression_type=zstd"] {
+        let options = options.split(' ').map(|word| format!("{word} ")).collect::<String>();
+        let line = format!("convert -c -O qcow2 {}text.q again.q", options.trim_start());
+        let packed = threads(&twins, &line, &["compressed", "plain"]);
+        assert_eq!(packed.iter().sum::<u64>(), CLUSTERS, "{packed:?}");
+        let cores = std::thread::available_parallelism().unwrap().get();
+        let busy = packed.iter().filter(|&&clusters| clusters > 0).count();
+        assert_eq!(packed.len(), cores, "{packed:?}");
+        assert!(busy >= cores.min(2), "{packed:?}");
+        twins.theirs("compare -f qcow2 -F raw again.q text.raw");
+        twins.theirs("check -q again.q");
+    }
+}
+
+/// A signal asks once, and is answered once.
+#[test]
+fn a_signal_asks_for_progress() {
+    use std::io::Read;
+    use std::process::Stdio;
+    let Some(twins) = Twins::new() else { return };
+    twins.raw("source.raw", 8 * MIB, &[(0, 8 << 20)]);
+    let mut copy = Command::new(program::blkring())
+        .args(["convert", "-p", "-r", "4M", "-f", "raw", "-O", "raw", "source.raw", "copy.raw"])
+        .current_dir(twins.dir())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .unwrap();
+    // The first that is told comes when signals are heard.
+    let mut told = [0; 20];
+    copy.stdout.as_mut().unwrap().read_exact(&mut told).unwrap();
+    assert_eq!(str::from_utf8(&told).unwrap(), "    (0.00/100%)\r    ");
+    let pid = copy.id().to_string();
+    assert!(Command::new("kill").args(["-USR1", &pid]).status().unwrap().success());
+    let ended = copy.wait_with_output().unwrap();
+    assert!(ended.status.success(), "{ended:?}");
+    let text = String::from_utf8(ended.stderr).unwrap();
+    assert_eq!(text.lines().count(), 1, "{text}");
+    assert!(text.starts_with("    (") && text.ends_with("/100%)\n"), "{text}");
+    assert!(same(&twins, "source.raw", "copy.raw"));
+}
+
 fn same(twins: &Twins, one: &str, other: &str) -> bool {
     fs::read(twins.path(one)).unwrap() == fs::read(twins.path(other)).unwrap()
 }
@@ -85,7 +174,7 @@ fn f77_a_small_memory_and_a_slow_target_are_enough() {
     twins.raw("source.raw", 300 * MIB, &[(0, 300 << 20)]);
     let Some(group) = or_skip(Group::new(128 * MIB)) else { return };
     group.slow_down(twins.dir(), 60 * MIB);
-    for options in ["-O qcow2 -W -m 16", "-O raw -t none -T none -m 16"] {
+    for options in ["-O qcow2 -W -m 16", "-O raw -t none -T none -m 16", "-O qcow2 -c -W -m 16"] {
         let ended = group.run(&twins, &format!("convert -f raw {options} source.raw target"));
         assert!(ended.status.success(), "{options}: {ended:?}");
         twins.theirs("compare -f raw source.raw target");

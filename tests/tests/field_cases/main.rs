@@ -9,6 +9,7 @@ mod beyond_the_end;
 mod chains;
 mod compressed;
 mod copies;
+mod copy_locks;
 mod features;
 mod locks;
 mod power;
