@@ -14,13 +14,14 @@ mod source;
 mod target;
 mod team;
 mod walk;
+mod write_back;
 pub mod zeros;
 
 use std::ops::Range;
 use std::process::ExitCode;
 use std::rc::Rc;
 
-use blkring_engine::{Queue, QueueOptions, QueueSeed};
+use blkring_engine::{Cache, Queue, QueueOptions, QueueSeed};
 
 use compressors::Compressors;
 use copy::{Helpers, Manner, Target};
@@ -29,6 +30,7 @@ use readers::Readers;
 use source::Sources;
 use target::Opened;
 use walk::{Rules, Task, Walk, Zeros};
+use write_back::WriteBack;
 
 pub use error::CopyError;
 pub use options::{Options, Order};
@@ -147,6 +149,7 @@ fn copy(
         flags: order.target_cache.write_flags(),
         below: opened.below.is_some().then_some(below),
     };
+    let write_back = write_back(order)?;
     let manner = Manner {
         pieces: order.pieces,
         sequence: order.sequence,
@@ -155,10 +158,20 @@ fn copy(
         under: opened.under,
         salvage: order.salvage,
         rate: order.rate,
+        write_back,
     };
     let walk = Walk::new(&sources, &rules, below_survey());
     let helpers = helpers(order, images, &window, opened)?;
     copy::run(queue, (sources, walk), (target, helpers), manner, progress)
+}
+
+/// What goes through the page cache must not fill a memory that is limited.
+fn write_back(order: &Order) -> Result<Option<WriteBack>, Failure> {
+    if order.target_cache.cache() == Cache::Direct {
+        return Ok(None);
+    }
+    let path = order.target.path();
+    WriteBack::of(path).map_err(|error| Failure::Usage(format!("{}: {error}", path.display())))
 }
 
 /// Only qcow2 images have anything compressed.

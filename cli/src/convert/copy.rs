@@ -22,6 +22,7 @@ use super::readers::Readers;
 use super::salvage;
 use super::source::Sources;
 use super::walk::{PIECE, Piece, Task, Walk, Zeros};
+use super::write_back::WriteBack;
 use super::zeros::{Part, alike, zeros};
 use super::{Salvage, Sequence, Under};
 use crate::failure::Failure;
@@ -43,6 +44,8 @@ pub struct Manner {
     pub salvage: Salvage,
     /// Bytes in a second at most.
     pub rate: Option<u64>,
+    /// What keeps the page cache small, if anything has to.
+    pub write_back: Option<WriteBack>,
 }
 
 /// Where it goes.
@@ -89,9 +92,10 @@ pub fn run(
     queue: &mut Queue,
     (sources, mut walk): (Rc<Sources>, Walk),
     (target, helpers): (Target, Helpers),
-    manner: Manner,
+    mut manner: Manner,
     progress: Progress,
 ) -> Result<(), Failure> {
+    let mut write_back = manner.write_back.take();
     let gate = Gate::new(manner.pieces);
     // A piece that is compared has two buffers.
     let buffers = manner.pieces * if target.below.is_some() { 2 } else { 1 };
@@ -111,6 +115,12 @@ pub fn run(
     while copy.failure.borrow().is_none() {
         let pass = queue.block_on(gate.enter())?;
         copy.hold_back(queue, begin)?;
+        if let Some(write_back) = &mut write_back {
+            let synced = write_back.written(copy.done.get());
+            synced.map_err(|error| {
+                Failure::Usage(format!("error while syncing the target: {error}"))
+            })?;
+        }
         match queue.block_on(walk.next())? {
             Ok(None) => break,
             Ok(Some(Piece { task: Task::Skip, len, .. })) => {
