@@ -3,6 +3,9 @@
 //! Options, output and exit codes follow qemu-img and qemu-io. An error is a line on the standard error that starts
 //! with the program's name.
 
+#[macro_use]
+mod say;
+
 mod arguments;
 mod bench;
 mod chain;

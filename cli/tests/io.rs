@@ -59,3 +59,36 @@ fn a_missing_image_or_command_is_one_line() {
     let run = io(&scratch, &[], &[]);
     assert_eq!((run.stderr.lines().count(), run.code), (1, Some(1)), "{}", run.stderr);
 }
+
+/// A write takes from a file what it writes, not all that the file would give.
+#[test]
+fn a_pattern_may_come_from_a_file_without_an_end() {
+    let scratch = Scratch::new();
+    scratch.file("disk.raw", 1 << 20);
+    let commands = ["write -q -P 1 0 64k", "write -q -s /dev/zero 0 32k", "read -q -P 0 0 32k"];
+    let run = io(&scratch, &[], &commands);
+    assert_eq!((run.stdout.as_str(), run.stderr.as_str(), run.code), ("", "", Some(0)));
+}
+
+/// Nobody can read what the program says; it does its work to the end, and closes the image.
+#[test]
+fn a_full_output_loses_what_is_said_and_nothing_else() {
+    let scratch = Scratch::new();
+    blkring_ok(scratch.dir(), &["create", "-q", "-f", "qcow2", "disk.qcow2", "64M"]);
+    let program = |arguments: &[&str]| {
+        let full = || std::fs::File::create("/dev/full").expect("there is such a device");
+        let mut command = std::process::Command::new(env!("CARGO_BIN_EXE_blkring"));
+        command.args(arguments).current_dir(scratch.dir()).stdout(full()).stderr(full());
+        command.status().expect("the program is there").code()
+    };
+    let writes = ["io", "-c", "write -P 7 0 1M", "-c", "write -P 7 1M 1M", "disk.qcow2"];
+    assert_eq!(program(&writes), Some(0));
+    for arguments in ["info disk.qcow2", "check disk.qcow2", "map disk.qcow2", "--help"] {
+        let arguments: Vec<&str> = arguments.split(' ').collect();
+        assert_eq!(program(&arguments), Some(0), "{arguments:?}");
+    }
+    assert_eq!(program(&["info", "nothing"]), Some(1));
+    blkring_ok(scratch.dir(), &["io", "-c", "read -q -P 7 0 2M", "disk.qcow2"]);
+    let report = blkring_ok(scratch.dir(), &["check", "disk.qcow2"]);
+    assert!(report.starts_with("No errors were found on the image."), "{report}");
+}

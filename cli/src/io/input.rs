@@ -22,7 +22,8 @@ pub fn run(session: &mut Session) -> Result<ExitCode, Failure> {
     let mut code = ExitCode::SUCCESS;
     loop {
         print!("{}> ", name::own().text());
-        std::io::stdout().flush()?;
+        // What cannot be printed is lost; the commands are done all the same.
+        drop(std::io::stdout().flush());
         let Some(line) = next(session, &lines)? else { return Ok(code) };
         match session.execute(&line?)? {
             Next::Go => (),

@@ -1,6 +1,7 @@
 //! Requests on their way, and what is told when they end.
 
 use std::collections::HashMap;
+use std::io::Read;
 use std::time::Instant;
 
 use blkring_engine::{BufferPool, Completion, Disk, IoError, IoMem, Queue, Request, WouldBlock};
@@ -186,7 +187,8 @@ impl Fill {
             }
             Fill::File(path) => path,
         };
-        let bytes = std::fs::read(path).map_err(|error| format!("{path}: {}", reason(&error)))?;
+        let bytes = beginning(path, memory.len());
+        let bytes = bytes.map_err(|error| format!("{path}: {}", reason(&error)))?;
         if bytes.is_empty() {
             return Err(format!("{path}: file is empty"));
         }
@@ -198,4 +200,11 @@ impl Fill {
         }
         Ok(())
     }
+}
+
+/// What a file has, of what it begins with no more than `most` bytes: it may have no end.
+fn beginning(path: &str, most: usize) -> std::io::Result<Vec<u8>> {
+    let mut bytes = Vec::new();
+    std::fs::File::open(path)?.take(most as u64).read_to_end(&mut bytes)?;
+    Ok(bytes)
 }
