@@ -28,6 +28,8 @@ pub trait Subject: Sync {
 pub struct Counters {
     /// fdatasyncs of shared work.
     pub syncs: u64,
+    /// Writes of shared work that are durable when they end.
+    pub durable_writes: u64,
     /// Requests that waited for others, at any tracker.
     pub waits: u64,
 }
@@ -83,7 +85,7 @@ pub struct PhaseReport {
     pub bytes: u64,
     /// Latencies of the requests, flushes not included.
     pub latencies: Histogram,
-    /// What happened meanwhile; the fdatasyncs of the queues are included.
+    /// What happened meanwhile; what the queues issued is included.
     pub counters: Counters,
 }
 
@@ -222,6 +224,7 @@ fn run_phase(
         bytes: crate::plan::BLOCK,
         counters: Counters {
             syncs: after.syncs - before.syncs + all.syncs,
+            durable_writes: after.durable_writes - before.durable_writes + all.durable_writes,
             waits: after.waits - before.waits,
         },
         latencies: all.latencies,

@@ -5,7 +5,7 @@ use std::time::Duration;
 use crate::job::PhaseReport;
 
 /// What stands above each column.
-const HEADINGS: [&str; 11] = [
+const HEADINGS: [&str; 12] = [
     "phase",
     "requests",
     "seconds",
@@ -16,6 +16,7 @@ const HEADINGS: [&str; 11] = [
     "p99 us",
     "p99.9 us",
     "fdatasyncs",
+    "durable writes",
     "waits",
 ];
 
@@ -52,6 +53,7 @@ fn row(report: &PhaseReport) -> [String; HEADINGS.len()] {
         microseconds(latencies.quantile(0.99)),
         microseconds(latencies.quantile(0.999)),
         report.counters.syncs.to_string(),
+        report.counters.durable_writes.to_string(),
         report.counters.waits.to_string(),
     ]
 }
@@ -72,15 +74,15 @@ mod tests {
             rate: 1000.0,
             bytes: 4096,
             latencies,
-            counters: Counters { syncs: 3, waits: 12345 },
+            counters: Counters { syncs: 3, durable_writes: 7, waits: 12345 },
         };
         let text = render(&[report]);
         let lines: Vec<&str> = text.lines().collect();
         assert_eq!(
             lines,
             [
-                "phase  requests  seconds  IOPS  MB/s  mean us  p50 us  p99 us  p99.9 us  fdatasyncs  waits",
-                "fill          1    0.001  1000   4.1    100.0   100.4   100.4     100.4           3  12345",
+                "phase  requests  seconds  IOPS  MB/s  mean us  p50 us  p99 us  p99.9 us  fdatasyncs  durable writes  waits",
+                "fill          1    0.001  1000   4.1    100.0   100.4   100.4     100.4           3               7  12345",
             ]
         );
     }

@@ -21,6 +21,8 @@ pub(crate) struct Share {
     pub(crate) latencies: Histogram,
     /// fdatasyncs that its queue issued.
     pub(crate) syncs: u64,
+    /// Writes of its queue that are durable when they end.
+    pub(crate) durable_writes: u64,
 }
 
 pub(crate) struct Worker<'a> {
@@ -99,7 +101,7 @@ impl<'a> Worker<'a> {
 
     /// Runs this worker's share of a phase. When it returns without an error, nothing is in flight.
     pub(crate) fn run(&mut self, phase: Phase) -> Result<Share, JobError> {
-        let syncs = self.queue.counts().syncs;
+        let before = self.queue.counts();
         let mut share = Share::default();
         match phase {
             Phase::Fill => self.write(self.plan.fill(self.index), &mut share)?,
@@ -125,7 +127,9 @@ impl<'a> Worker<'a> {
         while self.flushes > 0 {
             self.reap(&mut share)?;
         }
-        share.syncs = self.queue.counts().syncs - syncs;
+        let after = self.queue.counts();
+        share.syncs = after.syncs - before.syncs;
+        share.durable_writes = after.durable_writes - before.durable_writes;
         Ok(share)
     }
 
@@ -235,6 +239,7 @@ impl Share {
     pub(crate) fn add(&mut self, other: &Share) {
         self.latencies.merge(&other.latencies);
         self.syncs += other.syncs;
+        self.durable_writes += other.durable_writes;
     }
 
     /// The rate of the requests over `elapsed`.

@@ -1,5 +1,6 @@
 //! The files of a backing chain, each looked at by its header alone.
 
+use std::collections::BTreeMap;
 use std::ffi::OsString;
 use std::fs::Metadata;
 use std::io;
@@ -10,7 +11,8 @@ use std::path::{Path, PathBuf};
 use blkring_engine::{Claim, LockedFile, Permissions};
 use blkring_qcow2::{Access, Header, ReadAt};
 
-use crate::image_name::ImageName;
+use crate::image_name::{self, ImageName};
+use crate::name::{self, Name};
 use crate::options::{self, Format, Share};
 use crate::probe;
 use crate::reason::Reason;
@@ -109,10 +111,17 @@ impl Member {
 }
 
 impl Below {
-    /// Looks at it, with its format as it was given: what a guest may have written is not probed.
-    fn open(&self) -> Result<Member, Reason> {
+    /// Looks at it, with its format as it was given: what a guest may have written is not probed, but under the names
+    /// of those who do.
+    fn open(&self, given: Option<Format>) -> Result<Member, Reason> {
+        if given.is_some() {
+            return Member::look(&self.path, given);
+        }
         let path = self.path.display();
         let Some(format) = &self.format else {
+            if name::own() != Name::Blkring {
+                return Member::look(&self.path, None);
+            }
             let text = format!("the format of the backing file '{path}' is not given");
             return Err(Reason::Words(text));
         };
@@ -131,17 +140,22 @@ pub fn beside(path: &Path, name: PathBuf) -> PathBuf {
     path.parent().map(|directory| directory.join(&name)).unwrap_or(name)
 }
 
-/// Whether everything below `top` is there.
+/// An option is about a file so far below an image, and there is none.
+pub fn missing_below(depth: usize) -> Reason {
+    image_name::below(depth, "A block device must be specified for \"file\"")
+}
+
+/// Whether everything below `top` is there; `formats` has those that were given, by depth.
 ///
 /// # Errors
 /// What is wrong with the first file that cannot be used, in as many layers as lie above it.
-pub fn check_below(top: &Member) -> Result<(), Reason> {
+pub fn check_below(top: &Member, formats: &BTreeMap<usize, Format>) -> Result<(), Reason> {
     let mut seen = vec![top.identity()];
     let mut below = top.below();
     while let Some(next) = below {
         let depth = seen.len();
         let deep = |reason| (0..depth).fold(reason, |inner, _| Reason::Backing(Box::new(inner)));
-        let member = next.open().map_err(deep)?;
+        let member = next.open(formats.get(&depth).copied()).map_err(deep)?;
         if seen.contains(&member.identity()) || depth > MAX_BELOW {
             let text = format!("{}: the backing chain does not end", member.path.display());
             return Err(deep(Reason::Words(text)));
@@ -149,5 +163,8 @@ pub fn check_below(top: &Member) -> Result<(), Reason> {
         seen.push(member.identity());
         below = member.below();
     }
-    Ok(())
+    match formats.last_key_value() {
+        Some((depth, _)) if *depth >= seen.len() => Err(missing_below(*depth)),
+        _ => Ok(()),
+    }
 }

@@ -52,6 +52,9 @@ pub fn run(options: &Options) -> Result<ExitCode, Failure> {
     // The file of a raw image must be there all the same.
     let there = format.and_then(|format| probe::open(name.path()).map(|_| format));
     if there.map_err(|reason| Failure::open(&name, reason))? == Format::Raw {
+        if !name.wishes().below.is_empty() {
+            return Err(Failure::open(&name, Reason::no_backing_files()));
+        }
         name::complain("This image format does not support checks");
         return Ok(ExitCode::from(UNSUPPORTED));
     }
@@ -61,7 +64,7 @@ pub fn run(options: &Options) -> Result<ExitCode, Failure> {
     if name::own() != Name::Blkring {
         // The others open all of the chain, though one file of it is checked.
         let top = Member::look(name.path(), Some(Format::Qcow2));
-        let below = top.and_then(|top| chain::check_below(&top));
+        let below = top.and_then(|top| chain::check_below(&top, &name.wishes().below));
         below.map_err(|reason| Failure::open(&name, reason))?;
     }
     let share = options.source.share();

@@ -1,14 +1,12 @@
 //! An opened image of any format.
 
-use std::ffi::OsStr;
-use std::path::Path;
-use std::sync::{Arc, Mutex};
+use std::sync::Arc;
 
 use blkring_engine::tracker::Statistics;
 use blkring_engine::{
-    Access, Claim, Disk, LaneCounts, LockMode, OpenError, OpenOptions, Queue, RawDisk, Storage,
+    Access, Claim, Disk, LaneCounts, LockMode, OpenOptions, Queue, RawDisk, Storage,
 };
-use blkring_qcow2::{AllocPolicy, FileOpener, Image, ImageOptions, Opener};
+use blkring_qcow2::{AllocPolicy, FileOpener, Image, ImageOptions};
 
 use crate::failure::Failure;
 use crate::image_name::ImageName;
@@ -17,6 +15,10 @@ use crate::options::{CacheMode, Format, Share};
 use crate::probe;
 use crate::probed::ProbedRaw;
 use crate::reason::Reason;
+
+mod below;
+
+use below::Files;
 
 /// How to open an image.
 #[derive(Debug, Clone, Copy)]
@@ -109,12 +111,6 @@ pub enum AnyDisk {
     Qcow2(Arc<Image>),
 }
 
-/// Counts the files that it opens: so far below the image is the one that cannot be used.
-struct Counting {
-    files: FileOpener,
-    opened: Mutex<usize>,
-}
-
 impl AnyDisk {
     /// Opens an image, reading by way of `queue`. If nobody gave its format it is probed; a raw image is then guarded
     /// against writes that would change the answer.
@@ -127,6 +123,9 @@ impl AnyDisk {
             .map_err(|error| Failure::open_storage(image, &error))?;
         match format {
             Format::Qcow2 => Self::open_qcow2(queue, image, storage, opening),
+            Format::Raw if !image.wishes().below.is_empty() => {
+                Err(Failure::open(image, Reason::no_backing_files()))
+            }
             Format::Raw => {
                 let disk = RawDisk::new(storage);
                 if image.format().is_some() || opening.access == Access::ReadOnly {
@@ -151,12 +150,13 @@ impl AnyDisk {
         };
         let lane = queue.lane();
         let files = FileOpener { options: opening.file() };
-        let opener = Counting { files, opened: Mutex::new(0) };
+        let opener = Files::new(files, &image.wishes().below);
         let opened = queue.block_on(Image::open(&lane, storage, &opener, options))?;
-        opened.map(AnyDisk::Qcow2).map_err(|error| {
-            let below = *opener.opened.lock().expect("nobody panics while counting");
-            Failure::open(image, Reason::image(image.path(), &error, below))
-        })
+        let opened = opened.map_err(|error| {
+            Failure::open(image, Reason::image(image.path(), &error, opener.opened()))
+        })?;
+        opener.all_met().map_err(|reason| Failure::open(image, reason))?;
+        Ok(AnyDisk::Qcow2(opened))
     }
 
     /// Makes it reachable from `queue`.
@@ -218,13 +218,6 @@ impl AnyDisk {
                 )
             }
         }
-    }
-}
-
-impl Opener for Counting {
-    fn open(&self, referrer: &Path, name: &OsStr, access: Access) -> Result<Storage, OpenError> {
-        *self.opened.lock().expect("nobody panics while counting") += 1;
-        self.files.open(referrer, name, access)
     }
 }
 

@@ -13,7 +13,7 @@ use crate::reason::Reason;
 
 mod node;
 
-pub use node::{Wishes, split, switch};
+pub use node::{Wishes, below, split, switch};
 
 /// How the word for an image is to be read.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -12,7 +12,8 @@ use crate::chain::{Below, Member};
 use crate::failure::Failure;
 use crate::image_name::{ImageName, Syntax};
 use crate::json;
-use crate::options::{Output, Share, output};
+use crate::options::{Format, Output, Share, output};
+use crate::reason::Reason;
 use crate::source::Source;
 
 use report::Info;
@@ -34,6 +35,13 @@ pub struct Options {
 /// Runs the command.
 pub fn run(options: &Options) -> Result<ExitCode, Failure> {
     let image = options.source.name()?;
+    if let Some((depth, _)) = image.wishes().below.first_key_value() {
+        // No other file is opened.
+        let format = image.format().unwrap_or(Format::Raw).name();
+        let option = format!("{}driver", "backing.".repeat(*depth));
+        let text = format!("Block format '{format}' does not support the option '{option}'");
+        return Err(Failure::open(&image, Reason::words(text)));
+    }
     let share = options.source.share();
     let first = look(&image, share)?;
     let members = if options.backing_chain { chain(first, share)? } else { vec![first] };

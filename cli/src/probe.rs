@@ -23,6 +23,16 @@ pub enum Guess {
     Other(&'static str),
 }
 
+impl Guess {
+    /// The name of the format.
+    pub fn name(self) -> &'static str {
+        match self {
+            Guess::Known(format) => format.name(),
+            Guess::Other(name) => name,
+        }
+    }
+}
+
 /// Where each format has its mark, and the mark.
 const MARKS: &[(usize, &[u8], Guess)] = &[
     (0, b"QFI\xfb\0\0\0\x01", Guess::Other("qcow")),
@@ -53,21 +63,25 @@ pub fn guess(sector: &[u8]) -> Guess {
 
 /// The format of the file at `path`, if it is one of this program.
 pub fn format(path: &Path) -> Result<Format, Reason> {
-    let mut sector = [0; SECTOR];
-    let mut file = open(path)?;
-    let mut have = 0;
-    while let Some(rest) = sector.get_mut(have..).filter(|rest| !rest.is_empty()) {
-        match file.read(rest).map_err(|error| Reason::system(path, &error))? {
-            0 => break,
-            more => have += more,
-        }
-    }
-    match guess(sector.get(..have).unwrap_or_default()) {
+    match guess_of(&mut open(path)?).map_err(|error| Reason::system(path, &error))? {
         Guess::Known(format) => Ok(format),
         Guess::Other(name) => {
             Err(Reason::words(format!("it looks like a '{name}' image, which is not supported")))
         }
     }
+}
+
+/// What a file looks like, read from where it stands.
+pub fn guess_of(file: &mut File) -> io::Result<Guess> {
+    let mut sector = [0; SECTOR];
+    let mut have = 0;
+    while let Some(rest) = sector.get_mut(have..).filter(|rest| !rest.is_empty()) {
+        match file.read(rest)? {
+            0 => break,
+            more => have += more,
+        }
+    }
+    Ok(guess(sector.get(..have).unwrap_or_default()))
 }
 
 /// Opens a regular file for reading, without waiting for what is none.

@@ -43,6 +43,11 @@ impl Reason {
         Reason::Words(text.into())
     }
 
+    /// An option is about files below an image that can have none.
+    pub fn no_backing_files() -> Self {
+        Reason::words("Driver doesn't support backing files")
+    }
+
     /// What the system says of the file at `path`.
     pub fn system(path: &Path, error: &std::io::Error) -> Self {
         match error.raw_os_error() {
@@ -97,6 +102,13 @@ impl Reason {
         };
         let reason = match error {
             OpenError::Storage(error) => Reason::file(error),
+            OpenError::NoBackingFormat { path, name } => {
+                return Reason::Words(no_backing_format(path, name, depth));
+            }
+            OpenError::BackingFormat { format, .. } => Reason::Either {
+                own: error.to_string(),
+                theirs: format!("Unknown driver '{format}'"),
+            },
             OpenError::Header { path: which, source } => match Reason::header(source) {
                 Reason::Either { own, theirs } if Path::new(&**which) != path => {
                     Reason::Either { own: format!("{which}: {own}"), theirs }
@@ -141,6 +153,15 @@ impl Reason {
             }
         }
     }
+}
+
+/// The file so far below the image, which `image` calls `name`, may be anything.
+fn no_backing_format(image: &str, name: &str, depth: usize) -> String {
+    let option = format!("{}driver", "backing.".repeat(depth));
+    format!(
+        "{image} does not say which format its backing file '{name}' has, and it is not guessed; give it with \
+         --image-opts driver=qcow2,file.filename=FILE,{option}=raw (or qcow2)"
+    )
 }
 
 /// A file without bytes at offsets.

@@ -19,9 +19,15 @@ fn last(text: &str) -> &str {
 
 #[test]
 fn the_job_verifies_what_it_wrote_and_leaves_nothing() {
-    for options in
-        ["", "-f raw", "-t writeback", "-t directsync", "--policy per-allocation", "--seed 7"]
-    {
+    for options in [
+        "",
+        "-f raw",
+        "-t writeback",
+        "-t directsync",
+        "-t writethrough",
+        "--policy per-allocation",
+        "--seed 7",
+    ] {
         let scratch = Scratch::new();
         let output = Command::new(env!("CARGO_BIN_EXE_blkring"))
             .args(words(SMALL))
@@ -40,6 +46,13 @@ fn the_job_verifies_what_it_wrote_and_leaves_nothing() {
             let line = line.unwrap_or_else(|| panic!("no line of {phase}: {printed}"));
             assert_eq!(words(line)[1], requests.to_string(), "{line}");
         }
+        let durable = |phase| {
+            let line = printed.lines().find(|line| words(line).first() == Some(&phase));
+            words(line.expect("found above"))[10].parse::<u64>().expect("a count")
+        };
+        let through = ["-t directsync", "-t writethrough"].contains(&options);
+        assert_eq!(durable("overwrite"), if through { 3000 } else { 0 }, "{options}: {printed}");
+        assert_eq!((durable("read"), durable("verify")), (0, 0), "{options}: {printed}");
         let checked = printed.contains("check: no errors, 128 of 128 clusters allocated\n");
         assert_eq!(checked, options != "-f raw", "{printed}");
         let left = scratch.dir().read_dir().expect("the directory is there").count();

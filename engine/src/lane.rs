@@ -65,6 +65,8 @@ pub struct LaneCounts {
     pub reads: u64,
     /// Writes sent, durable ones included.
     pub writes: u64,
+    /// Writes sent that are durable when they end.
+    pub durable_writes: u64,
     /// Bytes of the writes sent.
     pub bytes_written: u64,
     /// fdatasyncs sent.
@@ -311,6 +313,7 @@ impl LaneCounts {
             Verb::Write | Verb::WriteDurable => {
                 self.writes += 1;
                 self.bytes_written += op.len;
+                self.durable_writes += u64::from(matches!(op.verb, Verb::WriteDurable));
             }
             Verb::Sync => self.syncs += 1,
             Verb::Allocate(_) => self.allocates += 1,
@@ -324,6 +327,7 @@ impl LaneCounts {
         LaneCounts {
             reads: self.reads + other.reads,
             writes: self.writes + other.writes,
+            durable_writes: self.durable_writes + other.durable_writes,
             bytes_written: self.bytes_written + other.bytes_written,
             syncs: self.syncs + other.syncs,
             allocates: self.allocates + other.allocates,

@@ -73,6 +73,11 @@ impl Links {
         version.major == FOLLOWED
     }
 
+    /// Where the files are that the setup made.
+    pub fn made(&self) -> PathBuf {
+        self.directory.path().join("made")
+    }
+
     /// Where lines run.
     pub fn place(&self, whose: Whose) -> PathBuf {
         self.directory.path().join(match whose {

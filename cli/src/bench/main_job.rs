@@ -64,8 +64,10 @@ impl Subject for Image<'_> {
 
     fn counters(&self) -> Counters {
         let (guest, file) = self.0.trackers();
+        let shared = self.0.shared_counts();
         Counters {
-            syncs: self.0.shared_counts().syncs,
+            syncs: shared.syncs,
+            durable_writes: shared.durable_writes,
             waits: guest.map_or(0, |guest| guest.waits) + file.waits,
         }
     }

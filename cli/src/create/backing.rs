@@ -1,5 +1,6 @@
 //! The backing file of a new image.
 
+use std::collections::BTreeMap;
 use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
@@ -74,6 +75,6 @@ pub fn read(
 fn open(path: &Path, format: Option<&str>) -> Result<Member, Reason> {
     let format = format.map(options::format).transpose().map_err(Reason::Words)?;
     let member = Member::look(path, format)?;
-    chain::check_below(&member)?;
+    chain::check_below(&member, &BTreeMap::new())?;
     Ok(member)
 }

@@ -24,6 +24,8 @@ pub struct Wishes {
     pub direct: Option<bool>,
     /// Whether flushes are ignored.
     pub no_flush: Option<bool>,
+    /// The formats of the files below it, from the first down, as far as they were given.
+    pub below: BTreeMap<usize, Format>,
 }
 
 /// Options that say how QEMU goes about its work, and nothing about the image.
@@ -138,6 +140,11 @@ pub fn read(mut keys: BTreeMap<String, String>) -> Result<(PathBuf, Wishes), Rea
                 switch(&name, &value)?;
             }
             known if PASSED_OVER.contains(&known) => (),
+            other if level(other).is_some() => {
+                let depth = level(other).unwrap_or_default();
+                let format = options::format(&value).map_err(|text| below(depth, text))?;
+                wishes.below.insert(depth, format);
+            }
             other => match other.strip_prefix("file.") {
                 Some(known) if FILE_PASSED_OVER.contains(&known) => (),
                 _ => unknown = unknown.or(Some(name)),
@@ -150,6 +157,17 @@ pub fn read(mut keys: BTreeMap<String, String>) -> Result<(PathBuf, Wishes), Rea
         Some(name) => Err(unsupported(&name, format)),
         None => Ok((PathBuf::from(filename), wishes)),
     }
+}
+
+/// How far below the image the file is whose format this option gives: `backing.driver`, `backing.backing.driver`.
+fn level(name: &str) -> Option<usize> {
+    let backing = name.strip_suffix(".driver")?;
+    backing.split('.').all(|part| part == "backing").then(|| backing.split('.').count())
+}
+
+/// What is wrong so far below the image.
+pub fn below(depth: usize, text: impl Into<String>) -> Reason {
+    (0..depth).fold(Reason::words(text), |reason, _| Reason::Backing(Box::new(reason)))
 }
 
 fn unsupported(name: &str, format: Option<Format>) -> Reason {
@@ -183,6 +201,10 @@ mod tests {
             options("driver=qcow2,file.driver=file,file.filename=a,,b,read-only").unwrap();
         assert_eq!(path, PathBuf::from("a,b"));
         assert_eq!((wishes.format, wishes.read_only), (Some(Format::Qcow2), Some(true)));
+        let (_, wishes) =
+            options("driver=qcow2,file.filename=a,backing.driver=raw,backing.backing.driver=qcow2")
+                .unwrap();
+        assert_eq!(wishes.below, BTreeMap::from([(1, Format::Raw), (2, Format::Qcow2)]));
         let text = r#"{"driver":"raw","file":{"filename":"x","cache":{"direct":true}}}"#;
         let (path, wishes) = keys_of_json(text).and_then(read).unwrap();
         assert_eq!((path, wishes.direct), (PathBuf::from("x"), Some(true)));
@@ -203,6 +225,10 @@ mod tests {
             (
                 "driver=qcow2,file.filename=t,file.foo=1",
                 "Block protocol 'file' doesn't support the option 'foo'",
+            ),
+            (
+                "driver=qcow2,file.filename=t,backing.raw.driver=raw",
+                "Block format 'qcow2' does not support the option 'backing.raw.driver'",
             ),
             (
                 "driver=qcow2,file.filename=t,cache.direct=x",

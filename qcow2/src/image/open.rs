@@ -41,6 +41,17 @@ pub trait Opener: Send + Sync {
     /// # Errors
     /// Of the file, or of a policy that does not allow it.
     fn open(&self, referrer: &Path, name: &OsStr, access: Access) -> Result<Storage, StorageError>;
+
+    /// The format of `file`, which was just opened: `raw` or `qcow2`. `named` is what the image above it says; it may
+    /// say nothing, and then the image is refused unless this answers. Whoever looks into the file for an answer
+    /// trusts what wrote it: a guest with a raw disk can make it look like an image that names any file of the host.
+    ///
+    /// # Errors
+    /// Of the file, if it was looked at.
+    fn format(&self, file: &Storage, named: Option<&str>) -> Result<Option<String>, StorageError> {
+        let _ = file;
+        Ok(named.map(str::to_owned))
+    }
 }
 
 /// Opens regular files by path, relative names from the directory of the image that names them.
@@ -109,8 +120,8 @@ pub enum OpenError {
         /// What is wrong; it names the backing file.
         source: Box<OpenError>,
     },
-    /// The image does not say what format its backing file has. It is never guessed: a raw guest could write
-    /// anything there.
+    /// The image does not say what format its backing file has, and nor does the [`Opener`]. It is never guessed: a
+    /// raw guest could write anything there.
     #[error("{path}: the format of the backing file '{name}' is not given")]
     NoBackingFormat {
         /// The image.
@@ -184,23 +195,25 @@ impl OpenError {
     }
 }
 
+/// The formats that a file below an image may have.
+enum Format {
+    Raw,
+    Qcow2,
+}
+
 /// What is below an image, as it says itself.
 struct Below {
     image: Arc<Storage>,
     name: OsString,
-    format: String,
+    /// Its format, if the image says it.
+    named: Option<String>,
 }
 
 impl Below {
-    fn of(layer: &Layer) -> Result<Option<Self>, OpenError> {
+    fn of(layer: &Layer) -> Option<Self> {
         let header = layer.header.lock();
-        let Some(name) = header.backing_name() else { return Ok(None) };
-        let (image, name) = (layer.storage.clone(), OsStr::from_bytes(name).to_owned());
-        let Some(format) = header.backing_format().map(text) else {
-            let name = name.to_string_lossy().into_owned();
-            return Err(OpenError::NoBackingFormat { path: image.path().clone(), name });
-        };
-        Ok(Some(Below { image, name, format }))
+        let name = OsStr::from_bytes(header.backing_name()?).to_owned();
+        Some(Below { image: layer.storage.clone(), name, named: header.backing_format().map(text) })
     }
 
     /// Opens the file, unless it is among those that were `seen`.
@@ -224,9 +237,17 @@ impl Below {
         Ok(storage)
     }
 
-    fn of_unknown_format(self) -> OpenError {
+    /// What the opened `file` is.
+    fn format(&self, opener: &dyn Opener, file: &Storage) -> Result<Format, OpenError> {
+        let format = opener.format(file, self.named.as_deref());
+        let format = format.map_err(|error| OpenError::from(error).below(&self.image))?;
         let (path, name) = (self.image.path().clone(), self.name.to_string_lossy().into_owned());
-        OpenError::BackingFormat { path, name, format: self.format }
+        match format.as_deref() {
+            Some("raw") => Ok(Format::Raw),
+            Some("qcow2") => Ok(Format::Qcow2),
+            Some(other) => Err(OpenError::BackingFormat { path, name, format: other.to_owned() }),
+            None => Err(OpenError::NoBackingFormat { path, name }),
+        }
     }
 }
 
@@ -256,24 +277,23 @@ impl Image {
         let top = open_layer(lane, storage, &service, access, &options, &mut budget).await?;
         let info = info_of(&top.header.lock());
         let mut backing = Vec::new();
-        let mut below = Below::of(&top)?;
+        let mut below = Below::of(&top);
         while let Some(file) = below.take() {
             if backing.len() == options.max_chain {
                 let path = file.image.path().clone();
                 return Err(OpenError::TooDeep { path, limit: options.max_chain });
             }
             let storage = file.open(opener, &mut seen)?;
-            match file.format.as_str() {
-                "raw" => backing.push(Member::Raw(Arc::new(storage))),
-                "qcow2" => {
+            match file.format(opener, &storage)? {
+                Format::Raw => backing.push(Member::Raw(Arc::new(storage))),
+                Format::Qcow2 => {
                     let access = header::Access::Read;
                     let layer =
                         open_layer(lane, storage, &service, access, &options, &mut budget).await;
                     let layer = layer.map_err(|error| error.below(&file.image))?;
-                    below = Below::of(&layer)?;
+                    below = Below::of(&layer);
                     backing.push(Member::Qcow2(layer));
                 }
-                _ => return Err(file.of_unknown_format()),
             }
         }
         if access == header::Access::Write {

@@ -5,6 +5,7 @@
 //! whole images, in `race.rs`; F43 with every prefix and legal reordering is the power-cut enumerator (`powercut.rs`).
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on fails")]
 
+mod backing_names;
 mod beyond_the_end;
 mod chains;
 mod compressed;
