@@ -21,7 +21,7 @@ const CHUNK: usize = 64 << 10;
 const WINDOW: usize = 16;
 
 /// A write on its way.
-type Write<'a> = Pin<Box<dyn Future<Output = Result<(), IoError>> + 'a>>;
+type Write<'a> = Pin<Box<dyn Future<Output = Result<(), (u64, IoError)>> + 'a>>;
 
 struct Job {
     mem: IoMem,
@@ -90,8 +90,12 @@ impl Compressors {
         packed
     }
 
-    /// Writes compressed clusters, several at once; after an error no more begin.
-    pub async fn write(&self, clusters: Vec<(u64, CompressedCluster)>) -> Result<(), IoError> {
+    /// Writes compressed clusters, several at once; after an error no more begin. The error comes with the offset of
+    /// its cluster.
+    pub async fn write(
+        &self,
+        clusters: Vec<(u64, CompressedCluster)>,
+    ) -> Result<(), (u64, IoError)> {
         let mut clusters = clusters.into_iter();
         let mut running: Vec<Write<'_>> = Vec::new();
         let mut result = Ok(());
@@ -101,7 +105,10 @@ impl Compressors {
                     && running.len() < WINDOW
                     && let Some((offset, cluster)) = clusters.next()
                 {
-                    running.push(Box::pin(self.image.write_compressed(offset, cluster)));
+                    let written = self.image.write_compressed(offset, cluster);
+                    running.push(Box::pin(async move {
+                        written.await.map_err(|error| (offset, error))
+                    }));
                 }
                 let before = running.len();
                 running.retain_mut(|write| match write.as_mut().poll(cx) {

@@ -175,9 +175,7 @@ impl Copy {
             self.turns.wait(number).await;
         }
         let sent = match prepared {
-            Ok(writes) if self.failure.borrow().is_none() => {
-                self.send(writes).await.map_err(|error| CopyError::new(Step::Write, offset, error))
-            }
+            Ok(writes) if self.failure.borrow().is_none() => self.send(offset, writes).await,
             other => other.map(|_| VecDeque::new()),
         };
         self.turns.pass();
@@ -267,24 +265,28 @@ impl Copy {
 
     /// Hands all requests to the queue, in order, and waits for none unless the queue is full. What is compressed is
     /// written here.
-    async fn send(&self, writes: Writes) -> Result<VecDeque<Receipt>, IoError> {
+    async fn send(&self, offset: u64, writes: Writes) -> Result<VecDeque<Receipt>, CopyError> {
+        let failed = |error| CopyError::new(Step::Write, offset, error);
         let mut receipts = VecDeque::new();
         for request in writes.plain {
             let mut request = Some(request);
             while let Some(one) = request.take() {
                 match (self.target.disk.submit(one), receipts.is_empty()) {
                     (Ok(receipt), _) => receipts.push_back(receipt),
-                    (Err(WouldBlock(one)), true) => self.target.disk.request(one).await?,
+                    (Err(WouldBlock(one)), true) => {
+                        self.target.disk.request(one).await.map_err(failed)?
+                    }
                     (Err(WouldBlock(one)), false) => {
                         let oldest: Receipt = receipts.pop_front().expect("there is one");
-                        oldest.await?;
+                        oldest.await.map_err(failed)?;
                         request = Some(one);
                     }
                 }
             }
         }
         if let Some(compressors) = &self.helpers.compressors {
-            compressors.write(writes.compressed).await?;
+            let written = compressors.write(writes.compressed).await;
+            written.map_err(|(at, error)| CopyError::new(Step::Write, at, error))?;
         }
         Ok(receipts)
     }
