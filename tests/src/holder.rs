@@ -20,8 +20,8 @@ impl Holder {
     /// If it cannot be started, or locks something else.
     pub fn start(program: &Path, dir: &Path, arguments: &[&str], bytes: &[u32]) -> Self {
         let mut command = Command::new(program);
-        command.args(arguments).args(["-c", "sleep 3600000"]).current_dir(dir);
-        command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::inherit());
+        command.args(arguments).current_dir(dir);
+        command.stdin(Stdio::piped()).stdout(Stdio::null()).stderr(Stdio::inherit());
         let holder = Self(command.spawn().expect("the program was found before"));
         let wanted: BTreeSet<u32> = bytes.iter().copied().collect();
         let mut found = BTreeSet::new();
@@ -61,10 +61,18 @@ impl Holder {
 }
 
 impl Drop for Holder {
+    /// Has it close the image and end. (Of a process that is killed the kernel keeps the locks until it has taken the
+    /// ring of that process apart, which comes some time after the end.)
     fn drop(&mut self) {
-        // It may have ended by itself; waiting tells, and leaves no zombie.
+        drop(self.0.stdin.take());
+        for _ in 0..TRIES {
+            if self.0.try_wait().is_ok_and(|ended| ended.is_some()) {
+                return;
+            }
+            thread::sleep(PAUSE);
+        }
         let killed = self.0.kill();
         let ended = self.0.wait();
-        assert!(killed.is_ok() && ended.is_ok() || thread::panicking(), "{killed:?} {ended:?}");
+        assert!(thread::panicking(), "it does not end with its input: {killed:?} {ended:?}");
     }
 }
