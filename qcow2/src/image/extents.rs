@@ -10,7 +10,7 @@ use blkring_engine::{ExtentKind, IoError, Operation, Result, Storage};
 use super::layer::{Layer, Pin};
 use super::state::{SharedJob, State};
 use super::{Image, Member};
-use crate::address::{GuestCluster, GuestOffset};
+use crate::address::GuestOffset;
 use crate::entry::{L2Entry, Mapping};
 
 /// Raw files count in whole sectors of so many bytes.
@@ -205,7 +205,8 @@ impl Layer {
         }
         let entry = self.entry(&mut state, first)?;
         let within = geometry.offset_in_cluster(GuestOffset::new(offset));
-        let clusters = self.clusters_like(&mut state, first, entry, within + len);
+        let like = |_: &State, count, other| goes_on(entry, count, other);
+        let clusters = self.run_like(&mut state, (first, within + len), like);
         let place = |host| self.host_at(host, within).get();
         let bytes = match entry.mapping {
             Mapping::Unallocated => GuestBytes::Absent,
@@ -216,33 +217,14 @@ impl Layer {
         };
         Ok(Found::Run(bytes, len.min(clusters * geometry.cluster_size() - within)))
     }
+}
 
-    /// How many guest clusters from `first` on, within one slice and `bytes` bytes, are mapped as `entry` goes on.
-    fn clusters_like(
-        &self,
-        state: &mut State,
-        first: GuestCluster,
-        entry: L2Entry,
-        bytes: u64,
-    ) -> u64 {
-        let geometry = &self.geometry;
-        let in_slice = geometry.slice_entries() - geometry.slice_index(first) as u64;
-        let wanted = geometry.clusters_for(bytes).min(in_slice);
-        let mut count = 1;
-        while count < wanted {
-            let next = GuestCluster::new(first.get() + count);
-            let Ok(other) = self.entry(state, next) else { break };
-            let alike = std::mem::discriminant(&entry.mapping)
-                == std::mem::discriminant(&other.mapping)
-                && match (entry.mapping.host_cluster(), other.mapping.host_cluster()) {
-                    (Some(here), Some(there)) => here.get() + count == there.get(),
-                    (here, there) => here.is_none() && there.is_none(),
-                };
-            if !alike {
-                break;
-            }
-            count += 1;
+/// Whether `other` goes on, so many clusters later, as `entry` is mapped.
+fn goes_on(entry: L2Entry, count: u64, other: L2Entry) -> bool {
+    let alike = std::mem::discriminant(&entry.mapping) == std::mem::discriminant(&other.mapping);
+    alike
+        && match (entry.mapping.host_cluster(), other.mapping.host_cluster()) {
+            (Some(here), Some(there)) => here.get() + count == there.get(),
+            (here, there) => here.is_none() && there.is_none(),
         }
-        count
-    }
 }

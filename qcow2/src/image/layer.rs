@@ -152,25 +152,32 @@ impl Layer {
 
     /// How many guest clusters from `first` on continue `mapping`, within one slice and `bytes` bytes.
     fn extent(&self, state: &mut State, first: GuestCluster, mapping: Mapping, bytes: u64) -> u64 {
+        self.run_like(state, (first, bytes), |_, count, entry| match (mapping, entry.mapping) {
+            (Mapping::Normal(host), Mapping::Normal(other)) => host.get() + count == other.get(),
+            (Mapping::Unallocated, Mapping::Unallocated) => true,
+            (
+                Mapping::ZeroPlain | Mapping::ZeroAllocated(_),
+                Mapping::ZeroPlain | Mapping::ZeroAllocated(_),
+            ) => true,
+            _ => false,
+        })
+    }
+
+    /// How many guest clusters from the first on, which counts, within one slice and so many bytes from its begin, have
+    /// an entry that `fits`; it is told which of them it looks at. The slice is cached.
+    pub(crate) fn run_like(
+        &self,
+        state: &mut State,
+        (first, bytes): (GuestCluster, u64),
+        fits: impl Fn(&State, u64, L2Entry) -> bool,
+    ) -> u64 {
         let geometry = &self.geometry;
         let in_slice = geometry.slice_entries() - geometry.slice_index(first) as u64;
         let wanted = geometry.clusters_for(bytes).min(in_slice);
         let mut count = 1;
         while count < wanted {
-            let next = GuestCluster::new(first.get() + count);
-            let Ok(entry) = self.entry(state, next) else { break };
-            let continues = match (mapping, entry.mapping) {
-                (Mapping::Normal(host), Mapping::Normal(other)) => {
-                    host.get() + count == other.get()
-                }
-                (Mapping::Unallocated, Mapping::Unallocated) => true,
-                (
-                    Mapping::ZeroPlain | Mapping::ZeroAllocated(_),
-                    Mapping::ZeroPlain | Mapping::ZeroAllocated(_),
-                ) => true,
-                _ => false,
-            };
-            if !continues {
+            let entry = self.entry(state, GuestCluster::new(first.get() + count));
+            if !entry.is_ok_and(|entry| fits(state, count, entry)) {
                 break;
             }
             count += 1;

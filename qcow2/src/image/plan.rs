@@ -180,19 +180,10 @@ impl Layer {
     /// How many guest clusters from that of `piece` on, within its bytes and its slice, are not in flight and have an
     /// entry that `fits`.
     fn run_of(&self, state: &mut State, piece: Piece, fits: impl Fn(u64, L2Entry) -> bool) -> u64 {
-        let geometry = &self.geometry;
-        let in_slice = geometry.slice_entries() - geometry.slice_index(piece.guest) as u64;
-        let wanted = geometry.clusters_for(piece.within + piece.len).min(in_slice);
-        let mut count = 1;
-        while count < wanted {
+        self.run_like(state, (piece.guest, piece.within + piece.len), |state, count, entry| {
             let next = GuestCluster::new(piece.guest.get() + count);
-            let entry = self.entry(state, next);
-            if state.in_flight.contains_key(&next) || !entry.is_ok_and(|entry| fits(count, entry)) {
-                break;
-            }
-            count += 1;
-        }
-        count
+            !state.in_flight.contains_key(&next) && fits(count, entry)
+        })
     }
 
     /// A cluster kept under a zero flag holds old bytes: it is written whole before the flag goes.
