@@ -4,7 +4,7 @@ use std::ffi::OsString;
 use std::process::ExitCode;
 
 use blkring_engine::{Queue, QueueOptions, QueueSeed};
-use blkring_qcow2::Preallocation;
+use blkring_qcow2::{Preallocation, Version};
 use clap::Args;
 use serde::Serialize;
 
@@ -137,7 +137,8 @@ impl Source {
         let image = AnyDisk::open(&mut queue, &name, opening)?;
         image.attach(&mut queue)?;
         let header = probe::header(name.path(), blkring_qcow2::Access::Read);
-        let may_have_bitmaps = matches!(image, AnyDisk::Qcow2(_)) && header.is_ok();
+        let newer = header.is_ok_and(|header| header.version() == Version::V3);
+        let may_have_bitmaps = newer && matches!(image, AnyDisk::Qcow2(_));
         Ok(Source { survey: Survey::new(&image, Holes::WhereMany), queue, may_have_bitmaps })
     }
 

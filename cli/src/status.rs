@@ -2,7 +2,7 @@
 
 use std::collections::HashMap;
 use std::os::unix::fs::MetadataExt;
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, Mutex, MutexGuard};
 
 use blkring_engine::{Extent, ExtentKind, IoError, Storage};
 use blkring_qcow2::{GuestBytes, GuestExtent, Image};
@@ -56,7 +56,7 @@ pub struct Run {
 pub enum Holes {
     /// In every file.
     Wanted,
-    /// Only in files of which a tenth of the clusters is not there on the host: qemu-img does so.
+    /// Only in files of which two clusters in use, and a tenth of them, are not there on the host: qemu-img does so.
     WhereMany,
 }
 
@@ -121,7 +121,7 @@ impl Survey {
         let path = storage.path().clone();
         let run = |holds, at, len| Run { offset, len, holds, depth, at, path };
         Ok(match bytes {
-            GuestBytes::Data(at) if !self.looks_into(image, depth, storage) => {
+            GuestBytes::Data(at) if !self.looks_into(image, depth, storage).await? => {
                 run(Holds::Data, Some(at), len)
             }
             GuestBytes::Data(at) => match storage.extent(at, at + len)? {
@@ -134,17 +134,30 @@ impl Survey {
         })
     }
 
-    fn looks_into(&self, image: &Image, depth: usize, storage: &Storage) -> bool {
-        let Some(cluster) = image.cluster_size_at(depth) else { return false };
+    async fn looks_into(
+        &self,
+        image: &Image,
+        depth: usize,
+        storage: &Storage,
+    ) -> Result<bool, IoError> {
+        let Some(cluster) = image.cluster_size_at(depth) else { return Ok(false) };
         if self.holes == Holes::Wanted {
-            return true;
+            return Ok(true);
         }
-        let mut known = self.sparse.lock().expect("nobody panics while holding it");
-        *known.entry(storage.path().clone()).or_insert_with(|| {
-            let Ok(file) = storage.file_path().metadata() else { return false };
-            let clusters = file.len().div_ceil(cluster);
-            file.blocks() * SECTOR / cluster <= clusters - clusters / 10
-        })
+        if let Some(&known) = self.known().get(storage.path()) {
+            return Ok(known);
+        }
+        // What cannot be counted is not looked into.
+        let used = image.counted_clusters(depth).await.ok().flatten().unwrap_or(0);
+        let there = storage.file_path().metadata().map_or(u64::MAX, |file| file.blocks() * SECTOR);
+        let there = there / cluster;
+        let many = used >= (there + 2).max(there / 9 * 10 + there % 9 * 10 / 9);
+        self.known().insert(storage.path().clone(), many);
+        Ok(many)
+    }
+
+    fn known(&self) -> MutexGuard<'_, HashMap<Arc<str>, bool>> {
+        self.sparse.lock().expect("nobody panics while holding it")
     }
 }
 

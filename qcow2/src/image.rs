@@ -15,6 +15,7 @@ mod compress;
 mod contiguous;
 mod copy;
 mod corrupt;
+mod counted;
 mod cut;
 mod decompress;
 mod extents;
@@ -44,6 +45,7 @@ mod tables;
 mod unlinks;
 mod write;
 mod zero;
+mod zero_part;
 mod zero_v2;
 mod zeros;
 

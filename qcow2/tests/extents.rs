@@ -189,3 +189,28 @@ fn the_files_above_one_are_asked_together() {
     assert_eq!(ask(3, 3 * M), (K, 0, true));
     assert_eq!(ask(3, 64 * K), (K - 64, 2, false));
 }
+
+#[test]
+fn zeros_over_a_part_of_a_cluster_of_zeros_take_no_place() {
+    let directory = tempfile::tempdir().unwrap();
+    let file = |name: &str| directory.path().join(name);
+    let base = std::fs::File::create(file("base.raw")).unwrap();
+    base.set_len(M).unwrap();
+    base.write_all_at(&[3; 4096], 128 * K).unwrap();
+    create(&file("top"), M + 512, 64 * K, Some(("base.raw", "raw")));
+    // Over nothing; a part and a whole one; beside the data of the base, and over all of that; over data; at the end.
+    let zeros = [
+        (512, 1024, None),
+        (62 * K, 66 * K, None),
+        (192 * K - 512, 512, None),
+        (256 * K, 512, Some(5)),
+        (257 * K, 512, None),
+        (M + 100, 100, None),
+    ];
+    write(&file("top"), &zeros);
+    let runs = runs(&file("top"));
+    assert_eq!(runs[0], (128 * K, 0, "zero", None));
+    let data: Vec<_> = runs.iter().filter(|run| run.2 == "data").map(|run| run.0).collect();
+    assert_eq!(data, [64 * K, 64 * K], "{runs:?}");
+    assert_eq!(runs.iter().map(|run| run.0).sum::<u64>(), M + 512);
+}

@@ -77,9 +77,20 @@ impl Image {
     /// # Errors
     /// As [`Image::extent`].
     pub async fn extent_above(&self, depth: usize, offset: u64, limit: u64) -> Result<GuestExtent> {
+        self.check_not_closing(offset)?;
+        self.extent_of_chain(depth, offset, limit).await
+    }
+
+    /// The same for a request of the image itself, which is finished even if the image is being closed.
+    pub(super) async fn extent_of_chain(
+        &self,
+        depth: usize,
+        offset: u64,
+        limit: u64,
+    ) -> Result<GuestExtent> {
         let (mut level, mut limit) = (0, limit);
         loop {
-            let mut found = self.extent_in(level, offset, limit).await?;
+            let mut found = self.extent_of(level, offset, limit).await?;
             let next = self.chain.backing.get(level).filter(|_| level + 1 < depth);
             let Some(next) = next.filter(|_| found.is_absent()) else { return Ok(found) };
             // Beyond the end of what lies below everything is zero, and nothing further down is seen.
@@ -101,13 +112,31 @@ impl Image {
     /// # Errors
     /// As [`Image::extent`]; EINVAL too if there is no such file or it ends before `offset`.
     pub async fn extent_in(&self, depth: usize, offset: u64, limit: u64) -> Result<GuestExtent> {
-        let error = |errno| IoError::new(self.top.storage.path(), Operation::Map, offset, errno);
-        if self.closing.lock().is_some() {
-            return Err(error(libc::ESHUTDOWN));
+        self.check_not_closing(offset)?;
+        self.extent_of(depth, offset, limit).await
+    }
+
+    fn map_error(&self, offset: u64, errno: i32) -> IoError {
+        IoError::new(self.top.storage.path(), Operation::Map, offset, errno)
+    }
+
+    fn check_not_closing(&self, offset: u64) -> Result<()> {
+        match *self.closing.lock() {
+            Some(_) => Err(self.map_error(offset, libc::ESHUTDOWN)),
+            None => Ok(()),
         }
+    }
+
+    /// The same for a request of the image itself, which is finished even if the image is being closed.
+    pub(super) async fn extent_of(
+        &self,
+        depth: usize,
+        offset: u64,
+        limit: u64,
+    ) -> Result<GuestExtent> {
         let limit = limit.min(self.size_at(depth).unwrap_or(0));
         if offset >= limit {
-            return Err(error(libc::EINVAL));
+            return Err(self.map_error(offset, libc::EINVAL));
         }
         let run = |storage: &Arc<Storage>, bytes, len| GuestExtent {
             offset,

@@ -1,4 +1,4 @@
-//! Zero-writes and discards: whole clusters by their entries, the rest by bytes.
+//! Zero-writes and discards: whole clusters by their entries.
 
 use std::sync::Arc;
 
@@ -42,7 +42,7 @@ enum Step {
 
 impl Image {
     /// Makes [offset, offset + len) read as zeros. Whole clusters are alone in their range meanwhile; the bytes before
-    /// and behind them are written as by any other write. Each part has its own grant and none is held while the
+    /// and behind them are written as by any other write, unless there is nothing but zeros. Each part has its own grant and none is held while the
     /// next is waited for.
     pub(super) async fn zero_guest(
         self: &Arc<Self>,
@@ -77,14 +77,14 @@ impl Image {
         let wanted =
             if flags.contains(Flags::MAY_UNMAP) { Wanted::ZerosUnmapped } else { Wanted::Zeros };
         match self.whole_clusters(offset, len) {
-            None => self.zero_bytes(context, offset, end).await,
+            None => self.zero_parts(context, offset, end).await,
             Some((first, count)) => {
                 let geometry = &self.top.geometry;
                 let start = geometry.guest_offset(first).get();
                 let stop = start + count * geometry.cluster_size();
-                self.zero_bytes(context, offset, start).await?;
+                self.zero_parts(context, offset, start).await?;
                 self.zero_clusters(context, (first, count), end, wanted).await?;
-                self.zero_bytes(context, stop.min(end), end).await
+                self.zero_parts(context, stop.min(end), end).await
             }
         }
     }
