@@ -12,15 +12,19 @@
 //!   as nothing is given back: a cluster that is freed is used again after a flush, not at once.
 //! - *Zero-writes where nothing is.* With the policy `ahead`, zeros over clusters that are nowhere and have nothing below
 //!   them leave no trace; QEMU makes them zero clusters. `map` then says `present` of them on one side only.
-//! - *Zero-writes over parts of clusters.* QEMU looks whether the rest of the cluster reads as zeros, and makes a zero
-//!   cluster of it then; the program writes the zeros. The guest sees the same.
+//! - *Zero-writes in version 2*, which has no zero clusters. QEMU writes zeros; the program only where something else would
+//!   be read.
+//! - *Growth over a backing file in version 2*: QEMU refuses it, since it has no zero clusters; the program writes zeros
+//!   where the backing file would show through.
 //! - *Growth over a backing file.* QEMU makes everything new zero clusters; the program only what the backing file would
 //!   show through.
-//! - *The size on the disk*: space is made ready ahead.
+//! - *The size on the disk*: space is made ready ahead, and what is zero around a write in a new cluster is left a hole,
+//!   so that `measure` of an image with clusters larger than 64 KiB may count less.
 //! - *The order in which concurrent requests are told*: it is that of their ends.
 
 mod generate;
 mod mask;
+mod origin;
 mod run;
 mod script;
 

@@ -4,29 +4,26 @@ use blkring_engine::sim::Rng;
 
 use super::script::{IMAGE, Mode, Script, Step};
 
-/// The name of the backing file.
-const BASE: &str = "base";
-
-const KIB: u64 = 1 << 10;
+pub(super) const KIB: u64 = 1 << 10;
 const MIB: u64 = 1 << 20;
 
 /// What the steps of a script are made from.
-struct Maker {
-    rng: Rng,
+pub(super) struct Maker {
+    pub(super) rng: Rng,
     mode: Mode,
-    cluster: u64,
-    size: u64,
-    /// The format of the backing file, if there is one.
-    base: Option<&'static str>,
+    pub(super) cluster: u64,
+    pub(super) size: u64,
+    /// How many files lie below the image.
+    pub(super) depth: usize,
+    /// The name and format of the file below the image, once it is made.
+    pub(super) lower: Option<(&'static str, &'static str)>,
+    /// Whether the image is of version 2, which has no zero clusters. QEMU writes zeros there; the program only where
+    /// something else would be read.
+    pub(super) version_2: bool,
     policy: &'static str,
-    /// Whether parts of clusters are written zero. What is left of such a cluster, QEMU looks whether it reads as zeros,
-    /// and makes a zero cluster of it then; so the map differs.
-    parts: bool,
     /// Whether the disk has grown over a backing file. QEMU makes everything new zero clusters then; the program only
     /// what the backing file would show through.
     grown: bool,
-    /// Whether something was written compressed.
-    compressed: bool,
 }
 
 /// The script of a seed: always the same one.
@@ -41,12 +38,12 @@ pub fn script(seed: u64) -> Script {
         size -= 512 * rng.below(cluster / 512);
     }
     let policy = if exact || rng.one_in(2) { "per-allocation" } else { "ahead" };
-    let base = [None, None, None, None, Some("raw"), Some("qcow2")][rng.index(6)];
-    let parts = !exact && rng.one_in(3);
+    let depth = [0, 0, 0, 0, 1, 2][rng.index(6)];
+    let version_2 = rng.one_in(6);
     let mut maker =
-        Maker { rng, mode, cluster, size, base, policy, parts, grown: false, compressed: false };
-    let before = base.map_or_else(Vec::new, |format| maker.base(format));
-    let mut steps = vec![maker.create()];
+        Maker { rng, mode, cluster, size, depth, lower: None, version_2, policy, grown: false };
+    let (before, first) = maker.origin();
+    let mut steps = vec![first];
     for _ in 0..=maker.rng.below(5) {
         let step = maker.step();
         steps.push(step);
@@ -58,51 +55,22 @@ pub fn script(seed: u64) -> Script {
     Script { mode, policy, before, steps }
 }
 
-fn words(line: &str) -> Vec<String> {
+pub(super) fn words(line: &str) -> Vec<String> {
     line.split_whitespace().map(str::to_owned).collect()
 }
 
 impl Maker {
     /// Whether both sides have the same map. The policy `ahead` does not keep zeros that are written where nothing is.
     fn maps(&self) -> bool {
-        !self.parts && !self.grown && self.policy != "ahead"
+        !self.grown && self.policy != "ahead" && !(self.version_2 && self.loose())
     }
 
-    fn pick<'a>(&mut self, from: &[&'a str]) -> &'a str {
+    pub(super) fn loose(&self) -> bool {
+        self.mode == Mode::Loose
+    }
+
+    pub(super) fn pick<'a>(&mut self, from: &[&'a str]) -> &'a str {
         from[self.rng.index(from.len())]
-    }
-
-    /// A backing file with something in it.
-    fn base(&mut self, format: &str) -> Vec<Step> {
-        let size = match self.rng.below(3) {
-            0 => self.size,
-            1 => (self.size / 2 / 512 * 512).max(512),
-            _ => self.size + 512,
-        };
-        let commands = (0..4).map(|number| {
-            let from = self.rng.below(size);
-            let len = 1 + self.rng.below((size - from).min(4 * self.cluster));
-            format!("write -q -P {} {from} {len}", 0xb0 + number)
-        });
-        let commands = commands.collect();
-        let options = words(&format!("-f {format}"));
-        vec![
-            Step::Img(words(&format!("create -q -f {format} {BASE} {size}"))),
-            Step::Io { options, commands, file: BASE },
-        ]
-    }
-
-    fn create(&mut self) -> Step {
-        let mut options = vec![format!("cluster_size={}", self.cluster)];
-        if self.rng.one_in(4) {
-            options.push("lazy_refcounts=on".to_owned());
-        }
-        let mut line = format!("create -f qcow2 -o {}", options.join(","));
-        if let Some(format) = self.base {
-            line += &format!(" -b {BASE} -F {format}");
-        }
-        line += &format!(" {IMAGE} {}", self.size);
-        Step::Img(words(&line))
     }
 
     fn step(&mut self) -> Step {
@@ -120,8 +88,8 @@ impl Maker {
             // There may be no copy: both say so then.
             7 => format!("compare {IMAGE} copy"),
             8 => "check -f qcow2 copy".to_owned(),
-            // Of compressed clusters QEMU counts a part only.
-            9 if self.maps() && !self.compressed => {
+            // Of large clusters the program leaves parts to be holes of the file, and they are not counted then.
+            9 if self.maps() && self.cluster <= 64 * KIB => {
                 format!("measure --output=json -O qcow2 {IMAGE}")
             }
             10 => {
@@ -135,9 +103,12 @@ impl Maker {
     }
 
     fn grow(&mut self) {
+        if self.version_2 && self.lower.is_some() {
+            return;
+        }
         self.size += self.cluster * self.rng.below(4);
         self.size = self.size.next_multiple_of(512);
-        self.grown |= self.base.is_some();
+        self.grown |= self.lower.is_some();
     }
 
     fn io(&mut self) -> Step {
@@ -166,8 +137,6 @@ impl Maker {
             let from = at * part + self.rng.below((part + 1).saturating_sub(len).max(1));
             let kind =
                 self.pick(&["aio_write -P 7", "aio_write -z", "aio_read", "aio_write -f -P 9"]);
-            let zeros = kind == "aio_write -z" && !self.parts;
-            let kind = if zeros { "aio_write -P 8" } else { kind };
             commands.push(format!("{kind} {from} {len}"));
         }
         commands.push("aio_flush".to_owned());
@@ -191,32 +160,16 @@ impl Maker {
         (from, len)
     }
 
-    /// A range of zero-writes: of whole clusters, unless parts of them may be written.
-    fn zeros(&self, from: u64, len: u64) -> (u64, u64) {
-        if self.parts {
-            return (from, len);
-        }
-        let start = from - from % self.cluster;
-        let end = (from + len).next_multiple_of(self.cluster).min(self.size.max(from + len));
-        (start, end - start)
-    }
-
     fn command(&mut self) -> String {
         let (from, len) = self.range();
         let pattern = self.rng.below(256);
-        let loose = self.mode == Mode::Loose;
+        let loose = self.loose();
         match self.rng.below(18) {
             0..=3 => format!("write -P {pattern} {from} {len}"),
             4 => format!("write {from} {len}"),
             5 => format!("write -f -P {pattern} {from} {len}"),
-            6 => {
-                let (from, len) = self.zeros(from, len);
-                format!("write -z {from} {len}")
-            }
-            7 if loose => {
-                let (from, len) = self.zeros(from, len);
-                format!("write -z -u {from} {len}")
-            }
+            6 if loose || !self.version_2 => format!("write -z {from} {len}"),
+            7 if loose => format!("write -z -u {from} {len}"),
             8 if loose => format!("discard {from} {len}"),
             9 => {
                 let half = (len / 2).max(1);
@@ -236,7 +189,6 @@ impl Maker {
                 format!("truncate {}", self.size)
             }
             17 if loose => {
-                self.compressed = true;
                 let (from, len) = (from - from % self.cluster, self.cluster);
                 format!("write -c -P {pattern} {from} {}", len.min(self.size.saturating_sub(from)))
             }
