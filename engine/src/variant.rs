@@ -48,6 +48,7 @@ pub const NAMES: &[&str] = &[
     "compressed-entry-before-data",
     "compressed-entry-before-count",
     "compressed-link-taken-for-plain",
+    "zero-part-not-looked-at-again",
 ];
 
 /// A rule that can be broken.
@@ -138,6 +139,8 @@ pub enum Variant {
     CompressedEntryBeforeCount,
     /// The entry for compressed data is written without a sync of data and counts.
     CompressedLinkTakenForPlain,
+    /// A cluster that was empty before a zero-write of a part of it was admitted is taken for empty still.
+    ZeroPartNotLookedAtAgain,
 }
 
 /// Which rules are broken: none, unless the feature `variants` is on.

@@ -107,6 +107,12 @@ impl ImageWorld {
         self.submit(queue, Request::write_zeroes(cluster * self.cluster, self.cluster))
     }
 
+    /// Zeroes sectors of a guest cluster.
+    pub fn zero_part(&mut self, queue: usize, cluster: u64, sectors: Range<u64>) -> Answer {
+        let offset = cluster * self.cluster + sectors.start * SECTOR;
+        self.submit(queue, Request::write_zeroes(offset, (sectors.end - sectors.start) * SECTOR))
+    }
+
     /// Writes a whole guest cluster in compressed form.
     pub fn write_compressed(
         &mut self,

@@ -144,6 +144,14 @@ fn on_an_old_kernel(config: &mut Config) {
     (config.depth, config.queue_depth) = (8, 8);
 }
 
+/// Many requests at once in few clusters, none of which has anything below it.
+fn writing_together(config: &mut Config) {
+    without_errors(config);
+    config.base = Base::None;
+    (config.cluster, config.clusters) = (4096, 6);
+    (config.requests, config.queues) = (6, 2);
+}
+
 fn padding(config: &mut Config) {
     without_errors(config);
     config.cluster = 512;
@@ -339,6 +347,7 @@ variants! {
     finds_unlink_marks_lost_on_error: UnlinkMarksLostOnError, with_errors;
     finds_dirty_marks_lost_on_error: DirtyMarksLostOnError, with_errors;
     finds_discard_shared: DiscardShared, without_errors;
+    finds_zero_part_not_looked_at_again: ZeroPartNotLookedAtAgain, writing_together;
     finds_link_taken_for_plain: LinkTakenForPlain, per_allocation;
     finds_payload_before_zero_write: PayloadBeforeZeroWrite, per_allocation;
     finds_table_copy_without_sync: TableCopyWithoutSync, with_snapshots;

@@ -42,8 +42,8 @@ enum Step {
 
 impl Image {
     /// Makes [offset, offset + len) read as zeros. Whole clusters are alone in their range meanwhile; the bytes before
-    /// and behind them are written as by any other write, unless there is nothing but zeros. Each part has its own grant and none is held while the
-    /// next is waited for.
+    /// and behind them are written as by any other write, unless all else in their cluster is zero. Each part has its
+    /// own grant and none is held while the next is waited for.
     pub(super) async fn zero_guest(
         self: &Arc<Self>,
         context: &Context,

@@ -4,7 +4,7 @@
 use std::sync::Arc;
 
 use blkring_engine::tracker::Class;
-use blkring_engine::{Context, Result};
+use blkring_engine::{Context, Result, Variant};
 
 use super::Image;
 use super::extents::GuestBytes;
@@ -48,7 +48,9 @@ impl Image {
         let size = self.top.geometry.cluster_size();
         let guard = self.admit(start, size, Class::Serialising).await;
         // It may have been written to before the grant.
-        if !self.is_empty_but_for(cluster, part).await? {
+        if !self.top.breaks(Variant::ZeroPartNotLookedAtAgain)
+            && !self.is_empty_but_for(cluster, part).await?
+        {
             return Ok(false);
         }
         self.zero_granted(context, cluster, 1, Wanted::Zeros).await?;

@@ -2,7 +2,8 @@
 
 use blkring_engine::Variant;
 use blkring_engine::sim::Stage;
-use blkring_tests::image_world::{Setup, fails_only_with};
+use blkring_qcow2::AllocPolicy;
+use blkring_tests::image_world::{ImageWorld, Setup, fails_only_with};
 
 use crate::{BELOW, broken, is_sync};
 
@@ -110,4 +111,47 @@ fn t01x_t01y_discard_beside_a_copy() {
         w.finish(&gone);
         w.reads_as(5, 1..8, &[0])
     });
+}
+
+/// A zero-write of a part of a cluster that is not allocated finds it empty, waits for a write into another part that is
+/// on its way, and has to look again.
+#[test]
+fn t02x_zeros_over_a_part_beside_a_write() {
+    let setup = Setup::new(16).policy(AllocPolicy::PerAllocation);
+    fails_only_with(&setup, &[broken(Variant::ZeroPartNotLookedAtAgain)], |w| {
+        w.prepare(0..2, 0x11);
+        let written = w.write(0, 5, 0..1, 0x22);
+        let data = w.catch(w.is_data());
+        let zeroed = w.zero_part(0, 5, 4..6);
+        w.settle();
+        assert!(!zeroed.given());
+        w.release(&data);
+        w.finish(&written);
+        w.finish(&zeroed);
+        let flushed = w.flush(0);
+        w.finish(&flushed);
+        let after = w.crash(|_| false);
+        after.is_sound()?;
+        after.reads_as(5, 1..8, &[0])?;
+        after.reads_as(5, 0..1, &[0x22])
+    });
+}
+
+/// Zeros over a part of a cluster that is nowhere write no data.
+#[test]
+fn t02y_zeros_over_a_part_of_nothing() {
+    let mut w = Setup::new(16).policy(AllocPolicy::PerAllocation).make();
+    w.prepare(0..2, 0x11);
+    let is_data = w.is_data();
+    let data = |w: &ImageWorld| w.accepted_since(0).iter().filter(|op| is_data(op)).count();
+    let before = data(&w);
+    assert!(before >= 2);
+    let zeroed = w.zero_part(0, 5, 4..6);
+    w.finish(&zeroed);
+    let flushed = w.flush(0);
+    w.finish(&flushed);
+    assert_eq!(data(&w), before);
+    let after = w.crash(|_| false);
+    assert_eq!(after.is_sound(), Ok(()));
+    assert_eq!(after.reads_as(5, 0..8, &[0]), Ok(()));
 }
