@@ -3,12 +3,14 @@
 use std::sync::Arc;
 
 use blkring_tracker::sync::atomic::{AtomicU64, Ordering};
+use blkring_tracker::{Class, Guard, Span, Tracker};
 
 use crate::error::{IoError, Operation, Result};
 use crate::lane::Lane;
+use crate::quiesce::Quiesced;
 use crate::request::{Action, Request};
 use crate::service::Service;
-use crate::storage::Storage;
+use crate::storage::{Access, Storage};
 use crate::target::{Context, Target};
 
 /// The size of a raw disk is a multiple of so many bytes: where the file ends before, the rest reads as zeros.
@@ -19,13 +21,15 @@ const SECTOR: u64 = 512;
 pub struct RawDisk {
     storage: Arc<Storage>,
     size: AtomicU64,
+    /// Requests that one grant of the storage does not cover: [`RawDisk::quiesce`] waits for them as a whole.
+    parts: Arc<Tracker>,
 }
 
 impl RawDisk {
     /// The disk in `storage`.
     pub fn new(storage: Storage) -> Arc<Self> {
         let size = AtomicU64::new(storage.size().next_multiple_of(SECTOR));
-        Arc::new(RawDisk { storage: Arc::new(storage), size })
+        Arc::new(RawDisk { storage: Arc::new(storage), size, parts: Tracker::new() })
     }
 
     /// What it is stored in.
@@ -41,9 +45,34 @@ impl RawDisk {
         let whole = size.checked_next_multiple_of(SECTOR);
         let size =
             whole.ok_or_else(|| self.storage.error(Operation::Resize, size, libc::EINVAL))?;
+        let _parts = self.enter().await;
         self.storage.resize(lane, size).await?;
         self.size.store(size, Ordering::Release);
         Ok(())
+    }
+
+    /// Holds the disk still: waits until no request is under way, has what was written made durable, and keeps
+    /// everything that comes after from beginning, [`RawDisk::resize`] included, until the answer is dropped. Operations
+    /// go to `lane`. Dropping the future gives it up.
+    ///
+    /// It waits for those requests only that began before it, since all others wait behind it, and each of them ends by
+    /// its own operations. So it ends if every queue with such a request is turned, or dropped. One that nobody turns
+    /// keeps it waiting. A second call waits until the first has let go.
+    ///
+    /// # Errors
+    /// What the flush met; the disk goes on then.
+    pub async fn quiesce(&self, lane: &Lane) -> Result<Quiesced> {
+        let parts = self.parts.begin(Span::new(0, 1), Class::Serialising).await;
+        let all = self.storage.hold().await;
+        if self.storage.access() == Access::ReadWrite {
+            self.storage.flush(lane).await?;
+        }
+        Ok(Quiesced::new((all, parts)))
+    }
+
+    /// To be held for the length of what one grant of the storage does not cover.
+    async fn enter(&self) -> Guard {
+        self.parts.begin(Span::new(0, 1), Class::Shared).await
     }
 
     fn check(&self, operation: Operation, request: &Request) -> Result<()> {
@@ -69,14 +98,19 @@ impl Target for RawDisk {
                 storage.write(lane, offset, mem, flags).await
             }
             Action::WriteZeroes(len) => {
+                let _parts = self.enter().await;
                 self.check(Operation::WriteZeroes, &request)?;
                 storage.write_zeroes(lane, offset, *len, flags).await
             }
             Action::Discard(len) => {
+                let _parts = self.enter().await;
                 self.check(Operation::Discard, &request)?;
                 storage.discard(lane, offset, *len).await
             }
-            Action::Flush => storage.flush(lane).await,
+            Action::Flush => {
+                let _parts = self.enter().await;
+                storage.flush(lane).await
+            }
         }
     }
 

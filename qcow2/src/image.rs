@@ -29,6 +29,7 @@ mod packing;
 mod plan;
 mod pool;
 mod preallocate;
+mod quiesce;
 mod raise;
 mod read;
 mod reclaim;

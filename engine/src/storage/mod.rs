@@ -17,7 +17,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use blkring_tracker::sync::atomic::{AtomicU64, Ordering};
-use blkring_tracker::{Guard, Statistics, Tracker};
+use blkring_tracker::{Class, Guard, Span, Statistics, Tracker};
 
 pub use extents::{Extent, ExtentKind};
 pub use holder::Holder;
@@ -187,6 +187,12 @@ impl Storage {
         if let Kind::File(file) = &self.device.kind {
             file.give_up();
         }
+    }
+
+    /// A grant over all of it. Once it is given nothing is under way that reads or changes the file, and what comes waits
+    /// until it is dropped. It waits for what came before, each of which ends by its own operations.
+    pub async fn hold(&self) -> Guard {
+        self.tracker.begin(Span::to_infinity(0), Class::Serialising).await
     }
 
     /// Whether its ops need a ring of the kernel: true for files, false in memory and simulated.

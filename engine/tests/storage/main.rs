@@ -6,6 +6,7 @@ mod flush;
 mod growth;
 mod ladder;
 mod limits;
+mod quiesce;
 mod rmw;
 mod setup;
 mod stacked;

@@ -56,6 +56,24 @@ impl Layer {
         if self.storage.access() == Access::ReadOnly {
             return Ok(());
         }
+        self.finish_work(Holder::Closing).await?;
+        let result = self.give_back().await;
+        self.give_slot_up();
+        result
+    }
+
+    /// Waits for the shared work of a layer that no request is in any more, flushes, and takes the slot: nothing is
+    /// written to the file then but by who has it. Nothing is waited for but the slot if the file is only read.
+    pub(super) async fn finish_work(self: &Arc<Self>, holder: Holder) -> Result<()> {
+        if self.storage.access() == Access::ReadWrite {
+            self.finish_writing().await?;
+        }
+        // A flush that nobody waits for any more may still be on its way.
+        self.take_slot(holder, |_, _| ()).await;
+        Ok(())
+    }
+
+    async fn finish_writing(self: &Arc<Self>) -> Result<()> {
         let refill = self.lock().work.refill.clone();
         if let Some(refill) = refill {
             // Its failure is no failure of closing.
@@ -71,11 +89,7 @@ impl Layer {
         if let Some(background) = background {
             background.join().await?;
         }
-        // A flush that nobody waits for any more may still be on its way.
-        self.take_slot(Holder::Closing, |_, _| ()).await;
-        let result = self.give_back().await;
-        self.give_slot_up();
-        result
+        Ok(())
     }
 
     /// Takes their counts off all that is reserved or unlinked, and cuts the file.

@@ -49,6 +49,7 @@ pub(crate) enum Holder {
     Marking,
     Closing,
     Resize,
+    Quiesce,
 }
 
 impl Layer {
@@ -122,6 +123,7 @@ impl Layer {
                             Holder::Marking => state.work.marking.clone(),
                             Holder::Closing => state.work.closing.clone(),
                             Holder::Resize => state.work.resizing.clone(),
+                            Holder::Quiesce => state.work.quiescing.clone(),
                         };
                         return first(self, &mut state);
                     }

@@ -107,6 +107,8 @@ pub(crate) struct Work {
     pub(crate) closing: Option<SharedJob>,
     /// Makes the virtual disk larger.
     pub(crate) resizing: Option<SharedJob>,
+    /// Holds the image still.
+    pub(crate) quiescing: Option<SharedJob>,
 }
 
 /// A guest cluster that an allocating write is in.
