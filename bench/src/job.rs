@@ -6,10 +6,10 @@ use std::time::{Duration, Instant};
 use blkring_engine::{Disk, Flags, IoError, Queue, RingUnavailable};
 use crossbeam::channel::{Receiver, Sender, bounded};
 
-use crate::histogram::Histogram;
 use crate::pattern::Difference;
 use crate::plan::Plan;
 use crate::worker::{Share, Worker};
+use blkring_engine::Histogram;
 
 /// What is measured: an image that threads attach their queues to.
 pub trait Subject: Sync {

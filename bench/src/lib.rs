@@ -3,9 +3,8 @@
 //! - [`stream`]: equal requests at a steady step on one queue: what `qemu-img bench` measures.
 //! - [`job`]: the main job. Several queues write an image, overwrite it at random and read it at random; [`plan`] says
 //!   what is written where, so that every byte can be verified, then and later ([`verify`]).
-//! - [`pattern`], [`histogram`], [`table`]: what the jobs write, how they count time, and how it is printed.
+//! - [`pattern`], [`table`]: what the jobs write, and how it is printed.
 
-pub mod histogram;
 pub mod job;
 mod label;
 pub mod pattern;

@@ -61,8 +61,8 @@ fn row(report: &PhaseReport) -> [String; HEADINGS.len()] {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::histogram::Histogram;
     use crate::job::Counters;
+    use blkring_engine::Histogram;
 
     #[test]
     fn columns_are_aligned() {

@@ -4,12 +4,12 @@ use std::time::Instant;
 
 use blkring_engine::{BufferPool, Completion, Disk, Flags, IoMem, Queue, Request};
 
-use crate::histogram::Histogram;
 use crate::job::{Counters, JobError, Mismatch, PhaseReport};
 use crate::label;
 use crate::pattern::Difference;
 use crate::plan::{BLOCK, Plan};
 use crate::worker::check;
+use blkring_engine::Histogram;
 
 /// Bytes of one read: a multiple of the block.
 const CHUNK: u64 = 256 << 10;

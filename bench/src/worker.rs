@@ -6,10 +6,10 @@ use blkring_engine::{
     BufferPool, Completion, Disk, IoMem, Queue, QueueOptions, QueueSeed, Request,
 };
 
-use crate::histogram::Histogram;
 use crate::job::{JobError, Mismatch, Phase, Settings, Subject};
 use crate::pattern::Pattern;
 use crate::plan::{BLOCK, Plan};
+use blkring_engine::Histogram;
 
 /// Completions of flushes carry this; all others the index of their slot.
 const FLUSH: u64 = u64::MAX;

@@ -15,8 +15,9 @@ use slab::Slab;
 
 use crate::error::{IoError, Result};
 use crate::memory::IoMem;
-use crate::queue::Port;
+use crate::queue::{Port, QueueOptions};
 use crate::request::{Completion, Flags, Request, WouldBlock};
+use crate::statistics::{Asked, Latencies, QueueStatistics};
 use crate::wake::Wakeups;
 
 pub(crate) struct Inbox {
@@ -32,6 +33,8 @@ pub(crate) struct Inbox {
     starving: RefCell<Vec<Waker>>,
     unfinished: Cell<usize>,
     limit: usize,
+    latencies: Latencies,
+    statistics: RefCell<QueueStatistics>,
     closing: Cell<bool>,
     wakeups: Arc<Wakeups>,
 }
@@ -45,6 +48,7 @@ pub(crate) struct Incoming {
 /// An accepted request, until its answer was taken. Keys are used again, numbers are not.
 struct Awaiting {
     number: u64,
+    asked: Asked,
     answer: Answer,
 }
 
@@ -59,7 +63,7 @@ enum Answer {
 }
 
 impl Inbox {
-    pub(crate) fn new(limit: usize, wakeups: Arc<Wakeups>) -> Rc<Self> {
+    pub(crate) fn new(options: &QueueOptions, wakeups: Arc<Wakeups>) -> Rc<Self> {
         Rc::new(Inbox {
             incoming: RefCell::default(),
             withdrawn: RefCell::default(),
@@ -69,7 +73,9 @@ impl Inbox {
             accepted: Cell::default(),
             starving: RefCell::default(),
             unfinished: Cell::new(0),
-            limit: limit.max(1),
+            limit: options.requests.max(1),
+            latencies: options.latencies,
+            statistics: RefCell::default(),
             closing: Cell::new(false),
             wakeups,
         })
@@ -87,9 +93,10 @@ impl Inbox {
         self.unfinished.set(self.unfinished.get() + 1);
         let number = self.accepted.get();
         self.accepted.set(number + 1);
-        let receipt = self.receipts.borrow_mut().insert(Awaiting { number, answer });
+        let asked = Asked::now(&request, self.latencies);
+        let receipt = self.receipts.borrow_mut().insert(Awaiting { number, asked, answer });
+        // Nobody is woken: the next turn of this thread comes before its next sleep.
         self.incoming.borrow_mut().push_back(Incoming { port, request, receipt });
-        self.wakeups.kick();
         Ok(Ticket { key: receipt, number })
     }
 
@@ -133,6 +140,7 @@ impl Inbox {
     pub(crate) fn answer(&self, receipt: usize, result: Result<()>) {
         self.unfinished.set(self.unfinished.get() - 1);
         let mut receipts = self.receipts.borrow_mut();
+        self.statistics.borrow_mut().note(&receipts[receipt].asked, result.is_err());
         let answer = std::mem::replace(&mut receipts[receipt].answer, Answer::Forgotten);
         let waker = match answer {
             Answer::Listed(user_data) => {
@@ -158,6 +166,10 @@ impl Inbox {
     /// Requests accepted and not answered.
     pub(crate) fn unfinished(&self) -> usize {
         self.unfinished.get()
+    }
+
+    pub(crate) fn statistics(&self) -> QueueStatistics {
+        self.statistics.borrow().clone()
     }
 
     #[cfg(feature = "sim")]
@@ -203,6 +215,9 @@ impl Disk {
 
     /// Hands a request to the queue; its one completion carries `user_data` and is found in
     /// [`Queue::completions`](crate::Queue::completions).
+    ///
+    /// Nothing is asked of the kernel yet: that does the next [`Queue::turn`](crate::Queue::turn), for all requests
+    /// that were handed in before it, by one system call. So take everything that a virtqueue has, and then turn.
     ///
     /// # Errors
     /// [`WouldBlock`] if the queue holds as many requests as it may: nothing was accepted.

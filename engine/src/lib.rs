@@ -31,8 +31,10 @@
 //! ```
 
 mod buffers;
+mod clock;
 mod device;
 mod error;
+mod histogram;
 mod inbox;
 mod job;
 mod lane;
@@ -47,6 +49,7 @@ mod request;
 mod service;
 #[cfg(feature = "sim")]
 pub mod sim;
+mod statistics;
 mod storage;
 mod sys;
 mod target;
@@ -58,15 +61,17 @@ mod wake;
 pub use blkring_tracker as tracker;
 pub use buffers::{BUFFER_ALIGNMENT, Buffer, BufferPool};
 pub use error::{IoError, Operation, Result};
+pub use histogram::Histogram;
 pub use inbox::{Disk, Receipt, Ticket};
 pub use job::{Job, Join, Until};
 pub use lane::{Lane, LaneCounts};
 pub use memory::{IoMem, Segment};
-pub use queue::{Queue, QueueOptions, QueueSeed, Turn};
+pub use queue::{Polling, Queue, QueueOptions, QueueSeed, Turn};
 pub use quiesce::Quiesced;
 pub use raw::RawDisk;
 pub use request::{Action, Completion, Flags, Request, WouldBlock};
 pub use service::Service;
+pub use statistics::{Latencies, QueueStatistics, RequestCounts, RequestKind};
 pub use storage::{
     Access, Cache, Claim, Conflict, Extent, ExtentKind, Flushing, Holder, LockError, LockMode,
     LockedFile, OpenError, OpenOptions, Permissions, Storage, UnknownLockMode,

@@ -5,6 +5,7 @@
 
 mod ports;
 mod removal;
+mod rest;
 mod services;
 
 use std::future::Future;
@@ -17,6 +18,7 @@ use std::task::{Context as TaskContext, Poll};
 
 pub(crate) use ports::Port;
 use ports::Ports;
+pub use rest::Polling;
 use services::Services;
 
 use crate::inbox::{Disk, Inbox, Incoming};
@@ -24,6 +26,7 @@ use crate::lane::{Lane, LaneCounts, LaneKind, Sent};
 use crate::notify::Notify;
 use crate::request::Completion;
 use crate::service::Service;
+use crate::statistics::{Latencies, QueueStatistics};
 use crate::sys::EventFd;
 use crate::target::Target;
 use crate::tasks::{Body, Tasks};
@@ -44,11 +47,15 @@ pub struct QueueOptions {
     pub requests: usize,
     /// Operations in the ring at most, 1 to [`MAX_DEPTH`](crate::MAX_DEPTH) (a power of two); requests wait for a slot.
     pub depth: u32,
+    /// Whether the queue looks for completions for a while before it sleeps. By default it does not.
+    pub polling: Polling,
+    /// Whether [`Queue::statistics`] tells how long requests took. By default it does not.
+    pub latencies: Latencies,
 }
 
 impl Default for QueueOptions {
     fn default() -> Self {
-        QueueOptions { requests: 256, depth: 128 }
+        QueueOptions { requests: 256, depth: 128, polling: Polling::Off, latencies: Latencies::Off }
     }
 }
 
@@ -56,13 +63,27 @@ impl QueueOptions {
     /// Options with room for `requests` requests and as many operations (rounded up to a power of two).
     pub fn with_requests(requests: usize) -> Self {
         let depth = u32::try_from(requests.clamp(1, 4096).next_power_of_two()).unwrap_or(4096);
-        QueueOptions { requests: requests.max(1), depth }
+        QueueOptions { requests: requests.max(1), depth, ..QueueOptions::default() }
     }
 
     /// The same with `depth` slots in the ring.
     #[must_use]
     pub fn depth(mut self, depth: u32) -> Self {
         self.depth = depth;
+        self
+    }
+
+    /// The same with this behaviour when there is nothing to do.
+    #[must_use]
+    pub fn polling(mut self, polling: Polling) -> Self {
+        self.polling = polling;
+        self
+    }
+
+    /// The same with times counted or not.
+    #[must_use]
+    pub fn latencies(mut self, latencies: Latencies) -> Self {
+        self.latencies = latencies;
         self
     }
 }
@@ -104,7 +125,7 @@ impl QueueSeed {
             uring.watch(event.as_raw_fd(), WAKE_KEY)?;
         }
         Ok(Queue {
-            inbox: Inbox::new(self.options.requests, wakeups.clone()),
+            inbox: Inbox::new(&self.options, wakeups.clone()),
             lane: Lane::new(self.options.depth as usize, LaneKind::Queue),
             tasks: Tasks::new(wakeups.clone()),
             uring,
@@ -115,6 +136,8 @@ impl QueueSeed {
             batch: Vec::new(),
             completed: Vec::new(),
             enters: 0,
+            sleeps: 0,
+            polling: self.options.polling,
             turning: false,
             _one_thread: PhantomData,
         })
@@ -136,6 +159,8 @@ pub struct Queue {
     batch: Vec<usize>,
     completed: Vec<Completed>,
     enters: u64,
+    sleeps: u64,
+    polling: Polling,
     /// Whether the services count on this queue to look at what is ready.
     turning: bool,
     _one_thread: PhantomData<*const ()>,
@@ -219,7 +244,8 @@ impl Queue {
         Ok(output)
     }
 
-    /// One turn, without waiting.
+    /// One turn, without waiting. All that was handed in since the last one, to whichever disks of the queue, goes to
+    /// the kernel by one system call.
     ///
     /// # Errors
     /// If the ring fails as a whole.
@@ -275,7 +301,7 @@ impl Queue {
         quiet && self.ports.idle()
     }
 
-    /// Sleeps until there is something to do, then takes a turn.
+    /// Waits until there is something to do, then takes a turn. How it waits is said by [`QueueOptions::polling`].
     ///
     /// # Errors
     /// If the ring fails as a whole.
@@ -284,16 +310,6 @@ impl Queue {
             Turn::Idle => self.turn(),
             Turn::Busy => Ok(Turn::Busy),
         }
-    }
-
-    /// A turn, and if it leaves nothing to do a sleep. One call both submits and waits. Answers whether it slept.
-    fn rest_or_submit(&mut self) -> io::Result<Turn> {
-        let turn = self.pass()?;
-        match turn {
-            Turn::Idle => self.enter(1)?,
-            Turn::Busy => self.submit()?,
-        }
-        Ok(turn)
     }
 
     /// Turns until no accepted request is unanswered.
@@ -321,7 +337,8 @@ impl Queue {
 
     /// A descriptor that is readable when a turn has something to do: completions, wake-ups from other threads,
     /// shared work of a target. For the owner's epoll loop, level-triggered: poll it, never read it, and turn until
-    /// [`Turn::Idle`] when it is readable. It lives as long as the queue.
+    /// [`Turn::Idle`] when it is readable, and whenever requests were handed in: of those it tells only when they are
+    /// answered. It lives as long as the queue.
     ///
     /// Completions of shared work interrupt the thread that submitted it, so a blocking call of the owner may fail
     /// with EINTR and is to be made again.
@@ -358,6 +375,12 @@ impl Queue {
             || self.inbox.has_incoming()
             || self.lane.has_unsent()
             || self.services.iter().any(|service| service.has_work())
+    }
+
+    /// How many requests of each kind were answered, and how long they took. A copy: take it as often as numbers are
+    /// shown, not for each request.
+    pub fn statistics(&self) -> QueueStatistics {
+        self.inbox.statistics()
     }
 
     /// What this queue has issued so far.
