@@ -35,6 +35,17 @@ pub struct Opening {
     pub locking: LockMode,
     /// What is claimed of a raw image.
     pub raw: RawClaim,
+    /// Whether faults between the image and whoever uses it can be had.
+    pub on_top: OnTop,
+}
+
+/// What becomes of a wish for faults in what is asked of an image.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum OnTop {
+    /// There are none to be had.
+    Refused,
+    /// Whoever opens the image sees to them.
+    Made,
 }
 
 /// What is claimed of a raw image, whose bytes say nothing of each other: as the programs of QEMU do for the same.
@@ -58,6 +69,7 @@ impl Opening {
             share: Share::Locked,
             locking: LockMode::Auto,
             raw: RawClaim::Shared,
+            on_top: OnTop::Refused,
         }
     }
 
@@ -119,8 +131,14 @@ impl AnyDisk {
         let path = image.path();
         let probed = || probe::format(path).map_err(|reason| Failure::open(image, reason));
         let format = image.format().map_or_else(probed, Ok)?;
-        let storage = Storage::open(path, &opening.top(format))
-            .map_err(|error| Failure::open_storage(image, &error))?;
+        let wishes = image.wishes();
+        if wishes.above.is_some() && opening.on_top == OnTop::Refused {
+            let text = "driver=blkdebug: only the file of an image can have faults here";
+            return Err(Failure::open(image, Reason::words(text)));
+        }
+        let options = beside(opening.top(format), image)?;
+        let storage =
+            Storage::open(path, &options).map_err(|error| Failure::open_storage(image, &error))?;
         match format {
             Format::Qcow2 => Self::open_qcow2(queue, image, storage, opening),
             Format::Raw if !image.wishes().below.is_empty() => {
@@ -196,6 +214,15 @@ impl AnyDisk {
         }
     }
 
+    /// What it is stored in.
+    pub fn storage(&self) -> &Arc<Storage> {
+        match self {
+            AnyDisk::Raw(disk) => disk.storage(),
+            AnyDisk::Probed(disk) => disk.disk().storage(),
+            AnyDisk::Qcow2(image) => image.storage(),
+        }
+    }
+
     /// The lines that `info` of `io` prints.
     pub fn summary(&self) -> String {
         match self {
@@ -219,6 +246,18 @@ impl AnyDisk {
             }
         }
     }
+}
+
+/// What is wished for the file of an image besides: faults, and a log.
+fn beside(options: OpenOptions, image: &ImageName) -> Result<OpenOptions, Failure> {
+    let wishes = image.wishes();
+    let options = match &wishes.injection {
+        Some(injection) => options.faults(&injection.faults()),
+        None => options,
+    };
+    let Some(log) = &wishes.log else { return Ok(options) };
+    let log = log.begin().map_err(|reason| Failure::open(image, reason))?;
+    Ok(options.write_log(&log))
 }
 
 /// A file that does not say its format may be raw, and then whoever wrote its first bytes, a guest for instance,

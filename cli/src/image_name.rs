@@ -1,7 +1,7 @@
 //! How an image is named on the command line: by a file, by options, or by `json:` and an object.
 
 use std::collections::BTreeMap;
-use std::ffi::OsStr;
+use std::ffi::{OsStr, OsString};
 use std::path::{Path, PathBuf};
 
 use blkring_engine::LockMode;
@@ -11,8 +11,12 @@ use crate::name::{self, Name};
 use crate::options::{self, Format, Share};
 use crate::reason::Reason;
 
+mod filters;
+mod injection;
 mod node;
 
+pub use filters::LogFile;
+pub use injection::Injection;
 pub use node::{Wishes, below, split, switch};
 
 /// How the word for an image is to be read.
@@ -58,8 +62,9 @@ impl ImageName {
             (Syntax::Options, _) => node::keys_of_options(&given),
             (Syntax::FileName, Some(text)) => node::keys_of_json(text),
             (Syntax::FileName, None) => {
-                let path = plain(word).map_err(failed)?;
-                let wishes = Wishes { format, ..Wishes::default() };
+                let (word, injection) = debugged(word).map_err(failed)?;
+                let path = plain(&word).map_err(failed)?;
+                let wishes = Wishes { format, injection, ..Wishes::default() };
                 return Ok(ImageName { given, syntax, path, wishes });
             }
         };
@@ -128,6 +133,20 @@ impl ImageName {
     pub fn wishes(&self) -> &Wishes {
         &self.wishes
     }
+}
+
+/// What a file name says of faults, `blkdebug:CONFIG:FILE`, and the file name in it.
+fn debugged(word: &OsStr) -> Result<(OsString, Option<Injection>), Reason> {
+    let (mut word, mut all) = (word.to_owned(), None);
+    while let Some(rest) = word.to_str().and_then(|word| word.strip_prefix("blkdebug:")) {
+        let (config, file) = rest
+            .split_once(':')
+            .ok_or_else(|| Reason::words("blkdebug requires both config file and image path"))?;
+        let injection = Injection::of_file(config)?;
+        all = Some(all.unwrap_or_else(Injection::default).and(injection));
+        word = OsString::from(file);
+    }
+    Ok((word, all))
 }
 
 /// The path in a file name. The others take what comes before a colon for a protocol; there is one here, `file`.

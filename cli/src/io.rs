@@ -1,12 +1,14 @@
 //! `blkring io`: single requests by commands, in the manner of qemu-io.
 
 mod blocks;
+mod breakpoints;
 mod check;
 mod command;
 mod complaint;
 mod compressed;
 mod getopt;
 mod help;
+mod injected;
 mod input;
 mod opened;
 mod pending;

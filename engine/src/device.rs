@@ -5,12 +5,14 @@ use std::sync::Arc;
 
 use blkring_tracker::sync::atomic::{AtomicI32, AtomicU64, Ordering};
 
+use crate::faults::Faults;
 use crate::lane::LaneKind;
 use crate::memory_disk::MemoryDisk;
 use crate::op::{Op, Verb};
 #[cfg(feature = "sim")]
 use crate::sim::SimFile;
 use crate::storage::LockedFile;
+use crate::write_log::WriteLog;
 
 /// One open file below a storage, with the facts that hold for everybody who uses it.
 pub struct Device {
@@ -24,6 +26,17 @@ pub struct Device {
     /// The error number of a failed fdatasync or durable write: what it should have made durable may be lost, and no later one that
     /// succeeds would say so.
     failed_sync: AtomicI32,
+    /// What is done to ops beside them, if anything is.
+    hooks: Option<Box<Hooks>>,
+}
+
+/// What few devices have.
+#[derive(Default)]
+struct Hooks {
+    faults: Option<Arc<Faults>>,
+    log: Option<Arc<WriteLog>>,
+    /// What offsets and lengths of ops are multiples of, in bytes.
+    block: u64,
 }
 
 pub(crate) enum Kind {
@@ -41,7 +54,40 @@ impl Device {
             size: AtomicU64::new(size),
             changes: AtomicU64::new(1),
             failed_sync: AtomicI32::new(0),
+            hooks: None,
         })
+    }
+
+    /// Has these faults befall its ops, which are multiples of `block` bytes.
+    pub(crate) fn set_faults(&mut self, faults: &Arc<Faults>, block: u64) {
+        let hooks = self.hooks.get_or_insert_default();
+        hooks.faults = Some(faults.clone());
+        hooks.block = hooks.block.max(block);
+    }
+
+    /// Has its changes logged.
+    pub(crate) fn set_log(&mut self, log: &Arc<WriteLog>) {
+        let hooks = self.hooks.get_or_insert_default();
+        hooks.log = Some(log.clone());
+        hooks.block = hooks.block.max(log.sector());
+    }
+
+    /// Whether ops are looked at before they are sent.
+    pub(crate) fn has_hooks(&self) -> bool {
+        self.hooks.is_some()
+    }
+
+    pub(crate) fn log(&self) -> Option<&Arc<WriteLog>> {
+        self.hooks.as_ref()?.log.as_ref()
+    }
+
+    pub(crate) fn faults(&self) -> Option<&Arc<Faults>> {
+        self.hooks.as_ref()?.faults.as_ref()
+    }
+
+    /// What ops are multiples of, as far as faults need to know.
+    pub(crate) fn block(&self) -> u64 {
+        self.hooks.as_ref().map_or(1, |hooks| hooks.block.max(1))
     }
 
     /// The size in bytes, growing while extending writes complete.
@@ -71,6 +117,9 @@ impl Device {
 
     /// Takes note of a completed op, before anybody is told of it, whoever still waits for it.
     pub(crate) fn note(&self, op: &Op, result: i32) {
+        if let Some(log) = self.log() {
+            log.note(op, result, self.size());
+        }
         match op.verb {
             Verb::Read => return,
             Verb::Sync => {

@@ -33,6 +33,17 @@ struct Outcome<T> {
     waiters: Slab<Option<Waker>>,
 }
 
+/// Woken, some queue looks at what the service has. Jobs hold the lane that holds this.
+struct Kick(Weak<Jobs>);
+
+impl Wake for Kick {
+    fn wake(self: Arc<Self>) {
+        if let Some(jobs) = self.0.upgrade() {
+            jobs.kick();
+        }
+    }
+}
+
 /// A job as its driver sees it.
 trait Work: Send + Sync {
     fn poll(&self, cx: &mut Context<'_>) -> Poll<()>;
@@ -106,6 +117,15 @@ impl Jobs {
 
     fn make_ready(&self, key: usize) {
         self.state.lock().ready.push_back(key);
+        self.kick();
+    }
+
+    /// What has a queue look at what is ready or unsent.
+    pub(crate) fn kicker(self: &Arc<Self>) -> Waker {
+        Waker::from(Arc::new(Kick(Arc::downgrade(self))))
+    }
+
+    fn kick(&self) {
         // After adding: either this sees a queue in its turn, or that queue sees what was added (`end_turn`).
         if self.turning.load(Ordering::SeqCst) == 0
             && let Some(event) = &self.event

@@ -7,6 +7,8 @@
 //! One lock (*lane*) guards the slab. It is held for a few instructions and never while foreign code runs: owners of
 //! memory are dropped outside it, and wakers cloned, called and dropped.
 
+mod kept;
+
 use std::collections::VecDeque;
 use std::future::Future;
 use std::pin::Pin;
@@ -20,6 +22,8 @@ use slab::Slab;
 use crate::device::Kind;
 use crate::op::{Op, Verb};
 use crate::target::Progress;
+use kept::Judged;
+pub(crate) use kept::{Delayed, Place};
 
 /// The way to one ring. Clones share it.
 #[derive(Clone)]
@@ -32,6 +36,8 @@ pub struct Lane {
 struct Shared {
     state: Mutex<State>,
     kind: LaneKind,
+    /// Makes whoever sends look again: an op that was kept is to be sent.
+    kick: Waker,
 }
 
 /// Whose ops a lane carries.
@@ -54,6 +60,10 @@ struct State {
     starving: Vec<Waker>,
     /// Ops that have not completed.
     running: usize,
+    /// Ops that ever had a slot.
+    entered: u64,
+    /// Whether ops that are kept end, and none is kept any more.
+    closed: bool,
     counts: LaneCounts,
 }
 
@@ -84,6 +94,9 @@ struct Entry {
     outcome: Option<Outcome>,
     waker: Option<Waker>,
     abandoned: bool,
+    /// Tells it from others that had the same key.
+    serial: u64,
+    judged: Judged,
 }
 
 // SAFETY: the iovecs are numbers for the kernel; nothing here dereferences them, and the memory they point at is kept
@@ -98,16 +111,19 @@ pub(crate) struct Outcome {
 }
 
 impl Lane {
-    pub(crate) fn new(depth: usize, kind: LaneKind) -> Self {
+    /// `kick` is woken when something becomes unsent that was not issued by a task that was woken.
+    pub(crate) fn new(depth: usize, kind: LaneKind, kick: Waker) -> Self {
         let state = State {
             ops: Slab::with_capacity(depth.min(1024)),
             unsent: VecDeque::with_capacity(depth.min(1024)),
             depth: depth.max(1),
             starving: Vec::new(),
             running: 0,
+            entered: 0,
+            closed: false,
             counts: LaneCounts::default(),
         };
-        Lane { shared: Arc::new(Shared { state: Mutex::new(state), kind }), progress: None }
+        Lane { shared: Arc::new(Shared { state: Mutex::new(state), kind, kick }), progress: None }
     }
 
     /// The same lane, for the ops of one request.
@@ -150,6 +166,11 @@ impl Lane {
             let Some(key) = state.unsent.pop_front() else { return sent };
             let entry = &mut state.ops[key];
             let op = entry.op.as_ref().expect("an unsent op is in its entry");
+            if op.device.has_hooks() && entry.judged != Judged::Done {
+                drop(state);
+                self.judge(key);
+                continue;
+            }
             if let Kind::File(_) = op.device.kind {
                 match submit(key as u64, op, &mut entry.iovecs) {
                     Sent::Taken => (),
@@ -292,12 +313,15 @@ impl Drop for Issued {
 impl State {
     fn enter(&mut self, op: Op, waker: Waker) -> usize {
         self.counts.note(&op);
+        self.entered += 1;
         let entry = Entry {
             op: Some(op),
             iovecs: Vec::new(),
             outcome: None,
             waker: Some(waker),
             abandoned: false,
+            serial: self.entered,
+            judged: Judged::Until(0),
         };
         let key = self.ops.insert(entry);
         self.unsent.push_back(key);
@@ -380,7 +404,7 @@ mod tests {
 
     #[test]
     fn wakers_are_called_and_dropped_outside_the_lock() {
-        let lane = Lane::new(1, LaneKind::Queue);
+        let lane = Lane::new(1, LaneKind::Queue, Waker::noop().clone());
         let disk = Kind::Memory(MemoryDisk::new(vec![7; 512], 512));
         let device = Device::new("memory".into(), disk, 512);
         let (locked, ran) = <(Arc<AtomicUsize>, Arc<AtomicUsize>)>::default();
@@ -413,7 +437,7 @@ mod tests {
 
     #[test]
     fn issued_ops_move_between_threads() {
-        let lane = Lane::new(1, LaneKind::Queue);
+        let lane = Lane::new(1, LaneKind::Queue, Waker::noop().clone());
         let disk = Kind::Memory(MemoryDisk::new(vec![7; 512], 512));
         let device = Device::new("memory".into(), disk, 512);
         let mem = IoMem::from(vec![0; 512]);

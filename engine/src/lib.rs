@@ -34,6 +34,7 @@ mod buffers;
 mod clock;
 mod device;
 mod error;
+pub mod faults;
 mod histogram;
 mod inbox;
 mod job;
@@ -57,6 +58,7 @@ mod tasks;
 mod uring;
 pub mod variant;
 mod wake;
+mod write_log;
 
 pub use blkring_tracker as tracker;
 pub use buffers::{BUFFER_ALIGNMENT, Buffer, BufferPool};
@@ -79,3 +81,4 @@ pub use storage::{
 pub use target::{Context, Target};
 pub use uring::{MAX_DEPTH, Obstacle, RingUnavailable};
 pub use variant::{Variant, Variants};
+pub use write_log::{MAX_MARK, WriteLog};

@@ -5,7 +5,9 @@ use std::sync::Arc;
 use blkring_tracker::Guard;
 
 use crate::device::Device;
+use crate::faults::{Ops, Seen};
 use crate::memory::IoMem;
+use crate::write_log::SyncId;
 
 /// What an op does.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -31,6 +33,8 @@ pub(crate) enum Allocate {
     ZeroRange,
     /// Reads as zeros, space given back, the size stays.
     PunchHole,
+    /// The same call, where it does not matter what is read afterwards.
+    Discard,
 }
 
 impl Allocate {
@@ -38,13 +42,15 @@ impl Allocate {
         match self {
             Allocate::Grow => 0,
             Allocate::ZeroRange => libc::FALLOC_FL_ZERO_RANGE,
-            Allocate::PunchHole => libc::FALLOC_FL_PUNCH_HOLE | libc::FALLOC_FL_KEEP_SIZE,
+            Allocate::PunchHole | Allocate::Discard => {
+                libc::FALLOC_FL_PUNCH_HOLE | libc::FALLOC_FL_KEEP_SIZE
+            }
         }
     }
 
     /// Whether the file grows when the range ends beyond it.
     pub(crate) fn extends(self) -> bool {
-        self != Allocate::PunchHole
+        !matches!(self, Allocate::PunchHole | Allocate::Discard)
     }
 }
 
@@ -58,16 +64,36 @@ pub(crate) struct Op {
     pub(crate) mem: Option<IoMem>,
     /// Given back with the outcome, or released at completion if nobody waits any more.
     pub(crate) guard: Option<Guard>,
+    /// Of an fdatasync that is on its way, where a log is kept.
+    pub(crate) logged: Option<SyncId>,
 }
 
 impl Op {
     pub(crate) fn transfer(device: &Arc<Device>, verb: Verb, offset: u64, mem: IoMem) -> Self {
         let len = mem.len() as u64;
-        Op { device: device.clone(), verb, offset, len, mem: Some(mem), guard: None }
+        Op { device: device.clone(), verb, offset, len, mem: Some(mem), guard: None, logged: None }
     }
 
     pub(crate) fn plain(device: &Arc<Device>, verb: Verb, offset: u64, len: u64) -> Self {
-        Op { device: device.clone(), verb, offset, len, mem: None, guard: None }
+        Op { device: device.clone(), verb, offset, len, mem: None, guard: None, logged: None }
+    }
+
+    /// What rules of faults look at.
+    pub(crate) fn seen(&self) -> Seen {
+        let op = Ops::of(self.verb);
+        Seen { op, offset: self.offset, len: self.len }
+    }
+
+    /// Has it move less: at least one block of its device, and whole blocks.
+    pub(crate) fn shorten(&mut self, bytes: u64) {
+        let Some(mem) = &self.mem else { return };
+        let block = self.device.block();
+        let bytes = (bytes & !(block - 1)).max(block);
+        if bytes < self.len {
+            self.len = bytes;
+            let bytes = usize::try_from(bytes).expect("less than the memory has");
+            self.mem = Some(mem.slice(0..bytes));
+        }
     }
 
     /// Ties the grant to the op: if the future is dropped, the range is released at the completion, not before.

@@ -14,13 +14,15 @@ use std::marker::PhantomData;
 use std::os::fd::{AsRawFd, RawFd};
 use std::rc::Rc;
 use std::sync::Arc;
-use std::task::{Context as TaskContext, Poll};
+use std::task::{Context as TaskContext, Poll, Waker};
+use std::time::Duration;
 
 pub(crate) use ports::Port;
 use ports::Ports;
 pub use rest::Polling;
 use services::Services;
 
+use crate::faults::EnterFaults;
 use crate::inbox::{Disk, Inbox, Incoming};
 use crate::lane::{Lane, LaneCounts, LaneKind, Sent};
 use crate::notify::Notify;
@@ -39,6 +41,9 @@ const WAKE_KEY: u64 = RESERVED_KEYS;
 /// Rounds of polling in one turn at most, so that a turn ends although tasks keep each other awake.
 const ROUNDS: usize = 16;
 
+/// Disks answer, or are given up, within this time.
+pub(crate) const PATIENCE: Duration = Duration::from_secs(60);
+
 /// How large a queue is.
 #[derive(Debug, Clone, Copy)]
 #[non_exhaustive]
@@ -51,11 +56,20 @@ pub struct QueueOptions {
     pub polling: Polling,
     /// Whether [`Queue::statistics`] tells how long requests took. By default it does not.
     pub latencies: Latencies,
+    /// How long a queue that is dropped waits for operations in the kernel. What is left then is leaked, memory and
+    /// all, since the kernel may still use it.
+    pub patience: Duration,
 }
 
 impl Default for QueueOptions {
     fn default() -> Self {
-        QueueOptions { requests: 256, depth: 128, polling: Polling::Off, latencies: Latencies::Off }
+        QueueOptions {
+            requests: 256,
+            depth: 128,
+            polling: Polling::Off,
+            latencies: Latencies::Off,
+            patience: PATIENCE,
+        }
     }
 }
 
@@ -84,6 +98,13 @@ impl QueueOptions {
     #[must_use]
     pub fn latencies(mut self, latencies: Latencies) -> Self {
         self.latencies = latencies;
+        self
+    }
+
+    /// The same with this patience.
+    #[must_use]
+    pub fn patience(mut self, patience: Duration) -> Self {
+        self.patience = patience;
         self
     }
 }
@@ -126,7 +147,11 @@ impl QueueSeed {
         }
         Ok(Queue {
             inbox: Inbox::new(&self.options, wakeups.clone()),
-            lane: Lane::new(self.options.depth as usize, LaneKind::Queue),
+            lane: Lane::new(
+                self.options.depth as usize,
+                LaneKind::Queue,
+                Waker::from(wakeups.clone()),
+            ),
             tasks: Tasks::new(wakeups.clone()),
             uring,
             wakeups,
@@ -138,6 +163,7 @@ impl QueueSeed {
             enters: 0,
             sleeps: 0,
             polling: self.options.polling,
+            patience: self.options.patience,
             turning: false,
             _one_thread: PhantomData,
         })
@@ -161,6 +187,7 @@ pub struct Queue {
     enters: u64,
     sleeps: u64,
     polling: Polling,
+    patience: Duration,
     /// Whether the services count on this queue to look at what is ready.
     turning: bool,
     _one_thread: PhantomData<*const ()>,
@@ -264,7 +291,8 @@ impl Queue {
         let gone = self.services.begin_turn();
         self.turning = true;
         let result = self.unwatch(&gone).and_then(|()| self.rounds());
-        let resting = self.wakeups.lie_down() & self.end_turn();
+        // What was let go is looked for last: from here on, whoever lets an op go signals the event.
+        let resting = self.wakeups.lie_down() & self.end_turn() & !self.lane.has_unsent();
         Ok(if result? || !resting { Turn::Busy } else { Turn::Idle })
     }
 
@@ -391,6 +419,13 @@ impl Queue {
     /// The set-up flags that the kernel took for this queue's ring, without their prefix; `None` without a ring.
     pub fn ring_flags(&self) -> Option<&'static str> {
         self.uring.as_ref().map(Uring::setup)
+    }
+
+    /// Has calls that submit to this queue's ring or wait for it fail, for tests. Nothing without a ring.
+    pub fn fail_enters(&mut self, faults: &Arc<EnterFaults>) {
+        if let Some(uring) = &mut self.uring {
+            uring.set_faults(faults);
+        }
     }
 
     /// How often the kernel was entered for this queue's ring.

@@ -6,6 +6,7 @@ use blkring_tracker::sync::atomic::{AtomicU64, Ordering};
 use blkring_tracker::{Class, Guard, Span, Tracker};
 
 use crate::error::{IoError, Operation, Result};
+use crate::faults::Event;
 use crate::lane::Lane;
 use crate::quiesce::Quiesced;
 use crate::request::{Action, Request};
@@ -91,10 +92,12 @@ impl Target for RawDisk {
         match &request.action {
             Action::Read(mem) => {
                 self.check(Operation::Read, &request)?;
+                storage.point(Event::ReadAio).await;
                 storage.read(lane, offset, mem).await
             }
             Action::Write(mem) => {
                 self.check(Operation::Write, &request)?;
+                storage.point(Event::WriteAio).await;
                 storage.write(lane, offset, mem, flags).await
             }
             Action::WriteZeroes(len) => {

@@ -16,8 +16,11 @@ use std::sync::Arc;
 
 use blkring_tracker::sync::Mutex;
 
+use crate::clock;
+use crate::faults::EnterFaults;
 use crate::job::{Job, Jobs};
-use crate::lane::{Lane, LaneCounts, LaneKind, Sent};
+use crate::lane::{Delayed, Lane, LaneCounts, LaneKind, Sent};
+use crate::queue::PATIENCE;
 use crate::sys::{self, EventFd};
 use crate::uring::{Completed, Issuer, RingUnavailable, Uring};
 
@@ -42,9 +45,11 @@ impl Service {
         let ring = Uring::new(DEPTH, Issuer::Many)?;
         let event = Arc::new(EventFd::new().map_err(RingUnavailable::from)?);
         ring.signal_to(event.as_raw_fd()).map_err(RingUnavailable::from)?;
+        let jobs = Jobs::new(Some(event.clone()));
+        let kick = Jobs::kicker(&jobs);
         Ok(Arc::new(Service {
-            lane: Lane::new(DEPTH as usize, LaneKind::Service),
-            jobs: Jobs::new(Some(event.clone())),
+            lane: Lane::new(DEPTH as usize, LaneKind::Service, kick),
+            jobs,
             ring: Some(Mutex::new(ring)),
             event,
         }))
@@ -56,9 +61,9 @@ impl Service {
     /// # Errors
     /// If there is no descriptor for the event.
     pub fn without_ring(depth: usize) -> Result<Arc<Self>, RingUnavailable> {
-        let lane = Lane::new(depth, LaneKind::Service);
         let event = Arc::new(EventFd::new().map_err(RingUnavailable::from)?);
         let jobs = Jobs::new(Some(event.clone()));
+        let lane = Lane::new(depth, LaneKind::Service, Jobs::kicker(&jobs));
         Ok(Arc::new(Service { lane, jobs, ring: None, event }))
     }
 
@@ -70,6 +75,13 @@ impl Service {
     /// What went through so far.
     pub fn counts(&self) -> LaneCounts {
         self.lane.counts()
+    }
+
+    /// Has calls that submit to its ring fail, for tests. Nothing without a ring.
+    pub fn fail_enters(&self, faults: &Arc<EnterFaults>) {
+        if let Some(ring) = &self.ring {
+            ring.lock().set_faults(faults);
+        }
     }
 
     /// Starts a job: the queues that are attached drive it to its end.
@@ -95,7 +107,12 @@ impl Service {
 
     /// Ends a turn. Says whether nothing is left to do until something completes or is woken.
     pub(crate) fn end_turn(&self) -> bool {
-        self.jobs.end_turn() && !self.lane.has_unsent()
+        let (rest, unsent) = (self.jobs.end_turn(), self.lane.has_unsent());
+        if unsent {
+            // As of a job that is ready: this queue may take no other turn.
+            self.event.signal();
+        }
+        rest && !unsent
     }
 
     #[cfg(feature = "sim")]
@@ -135,11 +152,17 @@ impl Service {
         }
     }
 
-    /// Waits until no op is in flight. For the end of an image whose queues are gone.
+    /// Waits until no op is in flight, for a minute at most. For the end of an image whose queues are gone.
     pub fn settle(&self) -> io::Result<()> {
+        self.lane.close(if self.ring.is_some() { Delayed::Wait } else { Delayed::End });
+        let end = clock::now() + PATIENCE;
         while self.lane.unfinished() > 0 {
-            let progress = self.exchange()?;
-            if progress {
+            let exchanged = self.exchange();
+            if clock::now() >= end {
+                let late = io::Error::from_raw_os_error(libc::ETIMEDOUT);
+                return exchanged.and(Err(late));
+            }
+            if let Ok(true) = exchanged {
                 continue;
             }
             if self.ring.is_none() {

@@ -3,10 +3,13 @@
 use std::fmt;
 use std::io;
 use std::os::fd::{AsRawFd, RawFd};
+use std::sync::Arc;
+use std::time::Duration;
 
 use io_uring::{IoUring, Probe, opcode, squeue, types};
 
 use crate::device::Kind;
+use crate::faults::EnterFaults;
 use crate::lane::{Lane, Sent};
 use crate::op::{Op, Verb};
 use crate::sys;
@@ -29,6 +32,8 @@ pub const MAX_DEPTH: u32 = 32768;
 /// A ring and what its kernel can do.
 pub(crate) struct Uring {
     ring: IoUring,
+    /// What calls that submit or wait are to meet, for tests.
+    faults: Option<Arc<EnterFaults>>,
     truncates: bool,
     setup: &'static str,
 }
@@ -190,7 +195,8 @@ impl Uring {
         if needed.iter().any(|&code| !probe.is_supported(code)) {
             return Err(RingUnavailable { obstacle: Obstacle::Kernel });
         }
-        Ok(Uring { truncates: probe.is_supported(opcode::Ftruncate::CODE), ring, setup })
+        let truncates = probe.is_supported(opcode::Ftruncate::CODE);
+        Ok(Uring { truncates, ring, setup, faults: None })
     }
 
     /// The flags of the ring, by the kernel's names without their prefix.
@@ -217,7 +223,16 @@ impl Uring {
                 return Ok(filled);
             }
             self.enter(0)?;
+            // The kernel takes nothing for the moment, and may want completions to be reaped first.
+            if self.ring.submission().is_full() {
+                return Ok(filled);
+            }
         }
+    }
+
+    /// Has calls that submit or wait fail.
+    pub(crate) fn set_faults(&mut self, faults: &Arc<EnterFaults>) {
+        self.faults = Some(faults.clone());
     }
 
     fn push(&mut self, key: u64, op: &Op, iovecs: &mut Vec<libc::iovec>) -> Sent {
@@ -279,18 +294,27 @@ impl Uring {
 
     /// Submits everything and waits for `want` completions; runs deferred task work in any case.
     pub(crate) fn enter(&mut self, want: u32) -> io::Result<()> {
+        if let Some(error) = self.faults.as_ref().and_then(|faults| faults.strike()) {
+            return passed_over(Err(error));
+        }
         let queued = u32::try_from(self.ring.submission().len()).expect("a ring has fewer entries");
         // SAFETY: no argument structure is passed. Whatever is submitted keeps its memory, see `push_entry`.
         // Test: `a_write_is_read_back_from_a_file`.
         let entered =
             unsafe { self.ring.submitter().enter::<()>(queued, want, ENTER_GETEVENTS, None) };
-        match entered {
-            Ok(_) => Ok(()),
-            Err(error) => match error.raw_os_error() {
-                // Nothing is lost: what was not taken stays in the submission queue for the next call.
-                Some(libc::EINTR | libc::EAGAIN | libc::EBUSY) => Ok(()),
-                _ => Err(error),
-            },
+        passed_over(entered)
+    }
+
+    /// The same, for so long at most.
+    pub(crate) fn enter_for(&mut self, want: usize, limit: Duration) -> io::Result<()> {
+        if let Some(error) = self.faults.as_ref().and_then(|faults| faults.strike()) {
+            return passed_over(Err(error));
+        }
+        let limit = types::Timespec::from(limit);
+        let args = types::SubmitArgs::new().timespec(&limit);
+        match self.ring.submitter().submit_with_args(want, &args) {
+            Err(error) if error.raw_os_error() == Some(libc::ETIME) => Ok(()),
+            entered => passed_over(entered),
         }
     }
 
@@ -301,6 +325,17 @@ impl Uring {
             result: cqe.result(),
             more: io_uring::cqueue::more(cqe.flags()),
         }));
+    }
+}
+
+/// Errors after which nothing is lost: what was not taken stays in the submission queue for the next call.
+fn passed_over(entered: io::Result<usize>) -> io::Result<()> {
+    match entered {
+        Ok(_) => Ok(()),
+        Err(error) => match error.raw_os_error() {
+            Some(libc::EINTR | libc::EAGAIN | libc::EBUSY) => Ok(()),
+            _ => Err(error),
+        },
     }
 }
 

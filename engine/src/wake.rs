@@ -62,6 +62,13 @@ impl Wakeups {
     }
 }
 
+/// Woken, the queue looks at what it has.
+impl Wake for Wakeups {
+    fn wake(self: Arc<Self>) {
+        self.kick();
+    }
+}
+
 /// The waker of one task slot. It is made once for each slot and serves all tasks that ever use it; a late wake-up
 /// polls the wrong task once, which is harmless.
 pub(crate) struct TaskWaker {

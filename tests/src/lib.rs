@@ -26,3 +26,4 @@ mod sweep;
 pub mod tidy;
 pub mod tools;
 pub mod twins;
+pub mod write_log;

@@ -63,6 +63,7 @@ const UNSAFE_FILES: &[&str] = &[
     "engine/src/memory.rs",
     "engine/src/sys.rs",
     "engine/src/uring.rs",
+    "engine/tests/faults/held.rs",
     "engine/tests/queue.rs",
 ];
 

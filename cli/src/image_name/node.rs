@@ -6,6 +6,8 @@ use std::path::PathBuf;
 use blkring_engine::LockMode;
 use serde_json::Value;
 
+use super::filters::{self, LogFile};
+use super::injection::Injection;
 use crate::options::{self, Format};
 use crate::reason::Reason;
 
@@ -26,6 +28,12 @@ pub struct Wishes {
     pub no_flush: Option<bool>,
     /// The formats of the files below it, from the first down, as far as they were given.
     pub below: BTreeMap<usize, Format>,
+    /// What is to go wrong with its file.
+    pub injection: Option<Injection>,
+    /// What is to go wrong with what is asked of it.
+    pub above: Option<Injection>,
+    /// Where changes of its file are logged.
+    pub log: Option<LogFile>,
 }
 
 /// Options that say how QEMU goes about its work, and nothing about the image.
@@ -91,6 +99,11 @@ pub fn keys_of_json(text: &str) -> Result<BTreeMap<String, String>, Reason> {
                 );
                 continue;
             }
+            Value::Array(members) => {
+                let numbered = members.into_iter().enumerate();
+                left.extend(numbered.map(|(at, value)| (format!("{name}.{at}"), value)));
+                continue;
+            }
             Value::String(text) => text,
             Value::Bool(true) => "on".to_owned(),
             Value::Bool(false) => "off".to_owned(),
@@ -103,6 +116,11 @@ pub fn keys_of_json(text: &str) -> Result<BTreeMap<String, String>, Reason> {
 
 /// Where the image is, and what is said about it.
 pub fn read(mut keys: BTreeMap<String, String>) -> Result<(PathBuf, Wishes), Reason> {
+    let mut above = None;
+    if keys.get("driver").is_some_and(|driver| driver == "blkdebug") {
+        above = Some(filters::debug(&mut keys, "")?);
+    }
+    let (injection, log) = filters::take(&mut keys)?;
     let driver = keys.remove("driver");
     let format = match driver.as_deref() {
         Some("file") => {
@@ -115,7 +133,7 @@ pub fn read(mut keys: BTreeMap<String, String>) -> Result<(PathBuf, Wishes), Rea
         None => None,
     };
     let filename = keys.remove("file.filename");
-    let mut wishes = Wishes { format, ..Wishes::default() };
+    let mut wishes = Wishes { format, injection, above, log, ..Wishes::default() };
     match keys.remove("file.driver").as_deref() {
         None | Some("file") => (),
         Some(other) => {

@@ -71,6 +71,19 @@ pub enum Command {
     Help(Option<(&'static Entry, String)>),
     /// Print a line and do nothing: what only counters of QEMU would see.
     Say(&'static str),
+    /// Have the next request that passes a point wait there.
+    Break {
+        /// The name of the point.
+        event: String,
+        /// What it is called then.
+        tag: String,
+    },
+    /// Take breakpoints away, and let go whoever waits.
+    RemoveBreak(String),
+    /// Let a request go.
+    Resume(String),
+    /// Wait until a request waits.
+    WaitBreak(String),
     /// Something that is not there.
     Unsupported {
         /// What cannot be done.
@@ -283,9 +296,8 @@ fn zone(entry: &'static Entry, words: &Words<'_>) -> Result<Command, Complaint> 
     Ok(Command::Unsupported { what: format!("{} failed", entry.name.replace('_', " ")) })
 }
 
-/// What only a device made for tests has.
-fn breakpoint(what: fn(&str) -> String, words: &Words<'_>) -> Command {
-    Command::Unsupported { what: what(words.argument(0)) }
+fn set_break(_: &'static Entry, words: &Words<'_>) -> Result<Command, Complaint> {
+    Ok(Command::Break { event: words.argument(0).to_owned(), tag: words.argument(1).to_owned() })
 }
 
 fn number(word: &str) -> Result<u64, Complaint> {

@@ -3,16 +3,20 @@
 use std::ffi::OsString;
 use std::os::unix::ffi::OsStringExt;
 use std::path::Path;
+use std::sync::Arc;
 
+use blkring_engine::faults::Faults;
 use blkring_engine::{Access, Disk, Queue, Target};
 use blkring_qcow2::{Backing, CreateOptions};
 use tempfile::TempPath;
 
+use super::breakpoints;
+use super::injected::Injected;
 use super::wish::{Change, CopyOnRead, Discard, Overlay, Wish};
 use crate::create;
-use crate::disk::{AnyDisk, Opening};
+use crate::disk::{AnyDisk, OnTop, Opening};
 use crate::failure::Failure;
-use crate::image_name::ImageName;
+use crate::image_name::{ImageName, Injection};
 use crate::options::{CacheMode, Format};
 use crate::probe;
 use crate::reason::Reason;
@@ -31,6 +35,8 @@ pub struct Opened {
     opening: Opening,
     /// The file that is removed when the image is closed.
     overlay: Option<TempPath>,
+    /// The faults in what is asked of it.
+    above: Option<Arc<Faults>>,
 }
 
 /// How an image was open.
@@ -67,10 +73,14 @@ impl Opened {
         opening: Opening,
         overlay: Option<TempPath>,
     ) -> Result<Self, Failure> {
-        let image = AnyDisk::open(queue, &name, opening)?;
-        let disk = image.attach(queue)?;
+        let (image, disk, above) = open(queue, &name, opening)?;
         let (discard, copy_on_read) = (wish.discard, wish.copy_on_read);
-        Ok(Opened { image, disk, discard, copy_on_read, name, opening, overlay })
+        Ok(Opened { image, disk, discard, copy_on_read, name, opening, overlay, above })
+    }
+
+    /// The faults that commands are about.
+    pub fn faults(&self) -> Option<&Arc<Faults>> {
+        self.above.as_ref().or_else(|| self.image.storage().faults())
     }
 
     /// Bytes of the disk, now.
@@ -113,11 +123,28 @@ impl Opened {
             cache: change.cache_of(opening.cache),
             ..opening
         };
-        let image = AnyDisk::open(queue, &name, opening)?;
-        let disk = image.attach(queue)?;
+        let (image, disk, above) = open(queue, &name, opening)?;
         let discard = change.discard.unwrap_or(discard);
-        Ok(Opened { image, disk, discard, copy_on_read, name, opening, overlay })
+        Ok(Opened { image, disk, discard, copy_on_read, name, opening, overlay, above })
     }
+}
+
+/// The image, what requests go to, and the faults between the two.
+fn open(
+    queue: &mut Queue,
+    name: &ImageName,
+    opening: Opening,
+) -> Result<(AnyDisk, Disk, Option<Arc<Faults>>), Failure> {
+    let image = AnyDisk::open(queue, name, Opening { on_top: OnTop::Made, ..opening })?;
+    let above = name.wishes().above.as_ref().map(Injection::faults);
+    let disk = match &above {
+        Some(faults) => queue.attach(&Injected::new(&image, faults))?,
+        None => image.attach(queue)?,
+    };
+    if let Some(faults) = above.as_ref().or_else(|| image.storage().faults()) {
+        breakpoints::tell(faults);
+    }
+    Ok((image, disk, above))
 }
 
 /// Makes an empty image over another one, which is opened to see that it can be.

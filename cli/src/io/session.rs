@@ -5,6 +5,7 @@ use std::time::{Duration, Instant};
 use blkring_engine::{Access, Flags, IoError, Queue, QueueOptions, QueueSeed, Request};
 
 use super::blocks;
+use super::breakpoints;
 use super::command::{self, Command, Kind, Present, Transfer, Wait};
 use super::compressed;
 use super::help;
@@ -213,6 +214,10 @@ impl Session {
                 printed("is_allocated", lines)
             }
             Command::Map => printed("map", blocks::map(&mut self.queue, opened)?),
+            Command::Break { event, tag } => breakpoints::set(opened, &event, &tag),
+            Command::RemoveBreak(tag) => breakpoints::remove(opened, &tag),
+            Command::Resume(tag) => breakpoints::resume(opened, &tag),
+            Command::WaitBreak(tag) => self.wait_break(opened, &tag)?,
             Command::Close => return Ok(After::Close),
             Command::Reopen(change) => return Ok(After::Reopen(change)),
             Command::Open(_) => {
@@ -316,6 +321,16 @@ impl Session {
         let request = Request::flush();
         let id = self.requests.begin(&mut self.queue, &opened.disk, request, pending)?;
         self.requests.wait_for(&mut self.queue, id)
+    }
+
+    /// The queue goes on until a request waits under this tag.
+    fn wait_break(&mut self, opened: &Opened, tag: &str) -> Result<Next, Failure> {
+        let Some(faults) = opened.faults() else { return Ok(breakpoints::cannot_wait()) };
+        while faults.stopped(tag) == 0 {
+            self.queue.wait()?;
+            self.requests.take_completions(&mut self.queue);
+        }
+        Ok(Next::Go)
     }
 
     /// The queue goes on while the session sleeps: what was begun ends and is told.

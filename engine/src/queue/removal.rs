@@ -1,8 +1,21 @@
 //! The end of a queue: what only waits is given up, what the kernel has is waited for, everybody is answered.
 
+use std::io;
+use std::os::fd::AsRawFd;
+use std::time::Duration;
+
 use super::Queue;
+use crate::clock;
 use crate::inbox::Incoming;
+use crate::lane::Delayed;
+use crate::sys;
 use crate::tasks::Body;
+
+/// How long a queue that is being dropped rests after a failure of its ring, in milliseconds.
+const PAUSE_MS: i32 = 10;
+
+const LEAKED: &str =
+    "operations of a queue have not ended in time; their memory and files are leaked";
 
 impl Queue {
     /// Begins the removal of the queue: nothing more is accepted, what only waits is answered with ECANCELED, the
@@ -24,21 +37,37 @@ impl Queue {
         }
     }
 
-    /// Waits for the operations in the kernel: their memory and grants are released no earlier.
+    /// Waits for the operations in the kernel: their memory and grants are released no earlier, or never.
     fn settle(&mut self) {
+        self.lane.close(if self.uring.is_some() { Delayed::Wait } else { Delayed::End });
+        let end = clock::now() + self.patience;
+        let mut failure = None;
         while self.uring.is_some() && self.lane.unfinished() > 0 {
-            let settled = self.send().and_then(|_| self.enter(1)).and_then(|()| self.reap());
-            if let Err(error) = settled {
-                tracing::error!(%error, "a queue's operations could not be waited for; their memory is leaked");
+            let left = end.saturating_duration_since(clock::now());
+            if left.is_zero() {
+                let (count, patience) = (self.lane.unfinished(), self.patience);
+                tracing::error!(count, ?patience, ?failure, "{LEAKED}");
                 std::mem::forget(self.lane.clone());
                 return;
             }
+            let settled = self.send().and_then(|_| self.enter_for(left)).and_then(|()| self.reap());
+            if let Err(error) = settled {
+                failure = Some(error);
+                // What was let go signals this.
+                let event = self.wakeups.event().expect("a queue with a ring has an event");
+                sys::wait_readable(event.as_raw_fd(), PAUSE_MS);
+            }
         }
+    }
+
+    fn enter_for(&mut self, limit: Duration) -> io::Result<()> {
+        self.enters += 1;
+        self.uring.as_mut().map_or(Ok(()), |uring| uring.enter_for(1, limit))
     }
 }
 
 impl Drop for Queue {
-    /// Waits for the operations in the kernel, then gives up what is left. Requests that were not answered are answered
+    /// Waits for the operations in the kernel, for as long as [`QueueOptions::patience`](super::QueueOptions) says, then gives up what is left. Requests that were not answered are answered
     /// with ECANCELED: they may have been done in part.
     fn drop(&mut self) {
         if self.turning {

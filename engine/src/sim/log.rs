@@ -35,7 +35,7 @@ impl OpKind {
             Verb::Sync => OpKind::Sync,
             Verb::Allocate(Allocate::Grow) => OpKind::Grow,
             Verb::Allocate(Allocate::ZeroRange) => OpKind::ZeroRange,
-            Verb::Allocate(Allocate::PunchHole) => OpKind::PunchHole,
+            Verb::Allocate(Allocate::PunchHole | Allocate::Discard) => OpKind::PunchHole,
             Verb::Truncate => OpKind::Truncate,
         }
     }

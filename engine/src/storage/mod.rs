@@ -27,11 +27,13 @@ pub use open::{Access, Cache, Flushing, OpenError, OpenOptions};
 use crate::buffers::BufferPool;
 use crate::device::{Device, Kind, may_be_asked_again};
 use crate::error::{IoError, Operation, Result};
+use crate::faults::{Event, Faults};
 use crate::lane::Lane;
 use crate::memory_disk::MemoryDisk;
 use crate::op::Op;
 use crate::request::Flags;
 use crate::variant::Variants;
+use crate::write_log::WriteLog;
 
 /// How often an interrupted op is issued again before its error number is believed.
 const RETRIES: usize = 1000;
@@ -117,6 +119,41 @@ impl Storage {
         match &self.device.kind {
             Kind::Memory(memory) => Some(memory.contents()),
             _ => None,
+        }
+    }
+
+    /// The same with faults on purpose.
+    ///
+    /// # Panics
+    /// If operations of this storage are under way: faults are there from the begin.
+    #[must_use]
+    pub fn with_faults(mut self, faults: &Arc<Faults>) -> Self {
+        let device = Arc::get_mut(&mut self.device).expect("no operation is under way");
+        device.set_faults(faults, self.alignment);
+        self
+    }
+
+    /// The same with everything that changes it logged. All its I/O is in sectors of the log then.
+    ///
+    /// # Panics
+    /// If operations of this storage are under way: a log begins with the first.
+    #[must_use]
+    pub fn with_write_log(mut self, log: &Arc<WriteLog>) -> Self {
+        let device = Arc::get_mut(&mut self.device).expect("no operation is under way");
+        device.set_log(log);
+        self.alignment = self.alignment.max(log.sector());
+        self
+    }
+
+    /// The faults that it was given.
+    pub fn faults(&self) -> Option<&Arc<Faults>> {
+        self.device.faults()
+    }
+
+    /// Somebody who uses this storage passes a point: a rule may stop it there. Without faults nothing happens.
+    pub async fn point(&self, event: Event) {
+        if let Some(faults) = self.device.faults() {
+            faults.pass(event).await;
         }
     }
 

@@ -9,7 +9,9 @@ use super::{Claim, LockError, LockMode, LockedFile, Permissions, Storage};
 use crate::buffers::BufferPool;
 use crate::device::{Device, Kind};
 use crate::error::{IoError, Operation};
+use crate::faults::Faults;
 use crate::sys;
+use crate::write_log::WriteLog;
 
 /// Whether a storage may be written.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -59,6 +61,10 @@ pub struct OpenOptions {
     /// What is locked: by default [`Claim::exclusive`] for the access. A claim for writing has to use
     /// [`Permissions::WRITE`].
     pub claim: Option<Claim>,
+    /// Faults on purpose.
+    pub faults: Option<Arc<Faults>>,
+    /// Where changes are logged.
+    pub write_log: Option<Arc<WriteLog>>,
 }
 
 impl Default for OpenOptions {
@@ -70,6 +76,8 @@ impl Default for OpenOptions {
             buffer_budget: 4 << 20,
             lock: LockMode::Auto,
             claim: None,
+            faults: None,
+            write_log: None,
         }
     }
 }
@@ -112,6 +120,20 @@ impl OpenOptions {
     #[must_use]
     pub fn claim(mut self, claim: Claim) -> Self {
         self.claim = Some(claim);
+        self
+    }
+
+    /// The same with these faults.
+    #[must_use]
+    pub fn faults(mut self, faults: &Arc<Faults>) -> Self {
+        self.faults = Some(faults.clone());
+        self
+    }
+
+    /// The same with changes logged.
+    #[must_use]
+    pub fn write_log(mut self, log: &Arc<WriteLog>) -> Self {
+        self.write_log = Some(log.clone());
         self
     }
 
@@ -210,7 +232,9 @@ impl Storage {
         let buffers = BufferPool::new(options.buffer_budget);
         let storage = Storage::over(device, alignment, options.access, buffers);
         let storage = storage.at(path).with_memory_alignment(memory_alignment);
-        Ok(storage.with_flushing(options.flushing))
+        let storage = storage.with_flushing(options.flushing);
+        let storage = options.write_log.iter().fold(storage, Storage::with_write_log);
+        Ok(options.faults.iter().fold(storage, Storage::with_faults))
     }
 }
 

@@ -5,6 +5,7 @@ use blkring_tracker::{Class, Guard, Span};
 use super::{Flushing, Storage};
 use crate::buffers::Buffer;
 use crate::error::{Operation, Result};
+use crate::faults::Event;
 use crate::lane::{Lane, LaneKind};
 use crate::memory::IoMem;
 use crate::op::{Op, Verb};
@@ -62,7 +63,10 @@ impl Storage {
         let verb = if durable { Verb::WriteDurable } else { Verb::Write };
         if self.is_aligned(offset, mem) {
             let guard = self.tracker.begin(Span::new(offset, end), Class::Shared).await;
-            return self.transfer(lane, verb, offset, mem, guard).await.0;
+            self.point(Event::Pwritev).await;
+            let result = self.transfer(lane, verb, offset, mem, guard).await.0;
+            self.point(Event::PwritevDone).await;
+            return result;
         }
         let (from, to) = self.padded(offset, end);
         let buffer = self.bounce(lane, offset, end).await;
@@ -78,6 +82,7 @@ impl Storage {
                 self.write_padded(lane, verb, (start, end), (offset, mem), &buffer, guard).await;
             result?;
         }
+        self.point(Event::PwritevDone).await;
         Ok(())
     }
 
@@ -103,13 +108,18 @@ impl Storage {
         };
         for (first, last) in blocks.into_iter().flatten() {
             let block = whole.slice(index(first - from)..index(last - from));
+            let head = first == from && from != start;
+            self.point(if head { Event::PwritevRmwHead } else { Event::PwritevRmwTail }).await;
             let result;
             (result, guard) = self.transfer(lane, Verb::Read, first, &block, guard).await;
+            let after = if head { Event::PwritevRmwAfterHead } else { Event::PwritevRmwAfterTail };
+            self.point(after).await;
             if result.is_err() {
                 return (result, guard);
             }
         }
         copy(mem, index(start - offset), &whole, index(start - from), index(end - start));
+        self.point(Event::Pwritev).await;
         self.transfer(lane, verb, from, &whole, guard).await
     }
 

@@ -8,6 +8,7 @@ use blkring_tracker::{Class, Guard, Span};
 use super::Storage;
 use crate::buffers::BufferPool;
 use crate::error::{Operation, Result, is_unsupported};
+use crate::faults::Event;
 use crate::lane::Lane;
 use crate::memory::IoMem;
 use crate::op::{Allocate, Op, Verb};
@@ -67,6 +68,7 @@ impl Storage {
             return Ok(());
         }
         let guard = self.admit_zeroes(offset, end).await;
+        self.point(Event::PwritevZero).await;
         let (result, guard) = self.zero_fast(lane, (offset, len), flags, guard).await;
         match result {
             0.. => drop(guard),
@@ -78,6 +80,7 @@ impl Storage {
             }
             _ => self.zero_slowly(lane, (offset, len), guard).await?,
         }
+        self.point(Event::PwritevDone).await;
         if flags.contains(Flags::FUA) { self.flush(lane).await } else { Ok(()) }
     }
 
@@ -94,7 +97,7 @@ impl Storage {
         }
         let guard = self.tracker.begin(Span::new(offset, end), Class::Shared).await;
         let (result, _guard) =
-            self.allocate(lane, Allocate::PunchHole, (offset, end - offset), guard).await;
+            self.allocate(lane, Allocate::Discard, (offset, end - offset), guard).await;
         match result {
             0.. => Ok(()),
             _ if is_unsupported(-result) => {

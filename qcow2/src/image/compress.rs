@@ -13,6 +13,7 @@
 
 use std::sync::Arc;
 
+use blkring_engine::faults::Event;
 use blkring_engine::tracker::{Class, Guard};
 use blkring_engine::{Access, Flags, IoError, IoMem, Operation, Result, Variant};
 
@@ -136,6 +137,7 @@ impl Chain {
         let (data, room) = (placed.data, placed.room);
         let write = async {
             let (lane, mem) = (self.top.service.lane(), IoMem::aligned(bytes));
+            self.top.storage.point(Event::WriteCompressed).await;
             self.top.storage.write(lane, data.offset().get(), &mem, Flags::empty()).await
         };
         let count = async {

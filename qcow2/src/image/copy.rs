@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use blkring_engine::faults::Event;
 use blkring_engine::tracker::Guard;
 use blkring_engine::{Flags, IoMem, Result};
 
@@ -43,12 +44,18 @@ impl Chain {
         let host = self.top.geometry.host_offset(one.host).get();
         let (head, end) = (index(within), index(within) + payload.len());
         let lane = self.top.service.lane();
+        let storage = &self.top.storage;
         if payload.len() as u64 == size {
+            storage.point(Event::WriteAio).await;
             return self.top.storage.write(lane, host, &payload, Flags::empty()).await;
         }
         let buffer = self.buffers.take(index(size)).await;
         let whole = buffer.mem();
         let start = self.top.geometry.guest_offset(one.guest).get();
+        let copies = matches!(one.around, Around::Backing | Around::Guest);
+        if copies {
+            storage.point(Event::CowRead).await;
+        }
         for part in [0..head, end..whole.len()] {
             let at = start + part.start as u64;
             match one.around {
@@ -59,6 +66,10 @@ impl Chain {
             }
         }
         let parts = [whole.slice(0..head), payload, whole.slice(end..whole.len())];
+        storage.point(Event::WriteAio).await;
+        if copies {
+            storage.point(Event::CowWrite).await;
+        }
         self.top.storage.write(lane, host, &IoMem::concat(&parts), Flags::empty()).await
     }
 }

@@ -9,6 +9,7 @@ use std::pin::Pin;
 use std::sync::Arc;
 use std::task::Poll;
 
+use blkring_engine::faults::Event;
 use blkring_engine::{Flags, IoMem, Operation, Result, Variant};
 
 use super::l1::FrozenL1;
@@ -77,7 +78,9 @@ impl Layer {
         let cut = self.next_cut(&mut state);
         let layer = self.clone();
         let body = async move {
+            layer.storage.point(Event::FlushToOs).await;
             cut.join().await?;
+            layer.storage.point(Event::FlushToDisk).await;
             layer.sync().await
         };
         state.work.next_flush.get_or_insert_with(|| self.service.start(body)).clone()
@@ -203,7 +206,21 @@ impl Layer {
             let place = self.geometry.host_offset(block.cluster).checked_add(within);
             writes.push((place.expect("blocks lie below 2^56"), IoMem::aligned(bytes)));
         }
+        self.pass_points(frozen).await;
         self.write_all(&writes).await
+    }
+
+    async fn pass_points(&self, frozen: &Frozen) {
+        if !frozen.slices.is_empty() {
+            self.storage.point(Event::L2Update).await;
+        }
+        if !frozen.l1.blocks.is_empty() {
+            self.storage.point(Event::L1Update).await;
+        }
+        if !frozen.lowered.blocks.is_empty() {
+            self.storage.point(Event::ClusterFree).await;
+            self.storage.point(Event::RefblockUpdatePart).await;
+        }
     }
 
     fn contents(&self, slice: &FrozenSlice) -> Entries {
@@ -306,6 +323,7 @@ impl Layer {
         let len = usize::try_from(self.geometry.cluster_size()).expect("a cluster is small");
         let mem = IoMem::aligned_zeroed(len);
         let offset = self.geometry.host_offset(named);
+        self.storage.point(Event::RefblockLoad).await;
         self.storage.read(self.service.lane(), offset.get(), &mem).await?;
         let mut state = self.lock();
         if let Some(block) = state.refcounts.cached(index) {

@@ -11,6 +11,7 @@
 use std::collections::VecDeque;
 use std::sync::Arc;
 
+use blkring_engine::faults::Event;
 use blkring_engine::tracker::sync::Mutex;
 use blkring_engine::tracker::sync::atomic::{AtomicU64, Ordering};
 use blkring_engine::{BufferPool, IoError, IoMem, Lane, Operation, Result};
@@ -132,6 +133,7 @@ impl Chain {
         // Of few sizes, so that buffers are used again.
         let buffer = self.decompressed.buffers.take(len.next_power_of_two()).await;
         let mem = buffer.mem().slice(0..len);
+        layer.storage.point(Event::ReadCompressed).await;
         layer.storage.read(lane, start, &mem).await?;
         let skip = index(offset - start);
         let bytes = mem.slice(skip..skip + index(data.bytes())).to_vec();

@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use blkring_engine::faults::Event;
 use blkring_engine::tracker::sync::atomic::{AtomicU64, Ordering};
 use blkring_engine::tracker::sync::{Mutex, MutexGuard};
 use blkring_engine::{IoError, IoMem, Operation, Result, Service, Storage, Variant, Variants};
@@ -223,6 +224,7 @@ impl Layer {
         let offset = geometry.slice_offset(table, geometry.slice_in_table(first));
         let len = usize::try_from(geometry.slice_bytes()).expect("a slice is small");
         let mem = IoMem::aligned_zeroed(len);
+        self.storage.point(Event::L2Load).await;
         self.storage.read(self.service.lane(), offset.get(), &mem).await?;
         let bytes = mem.to_vec();
         let (entries, _) = bytes.as_chunks::<8>();

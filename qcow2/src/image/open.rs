@@ -9,6 +9,7 @@ use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
+use blkring_engine::faults::Event;
 use blkring_engine::tracker::Tracker;
 use blkring_engine::tracker::sync::Mutex;
 use blkring_engine::{
@@ -355,6 +356,7 @@ async fn open_layer(
     let table = if writable {
         let table = header.reftable();
         let place = (table.offset, table.bytes(&geometry));
+        storage.point(Event::ReftableLoad).await;
         read_table(lane, &storage, "refcount table", place, budget).await?
     } else {
         Vec::new()

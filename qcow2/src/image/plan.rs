@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use blkring_engine::faults::Event;
 use blkring_engine::tracker::Guard;
 use blkring_engine::{Flags, Result, Variant};
 
@@ -363,6 +364,7 @@ impl Layer {
         let offset = self.geometry.host_offset(run.start).get();
         let bytes = run.len * self.geometry.cluster_size();
         let lane = self.service.lane();
+        self.storage.point(Event::ClusterAllocSpace).await;
         match self.storage.write_zeroes(lane, offset, bytes, Flags::NO_FALLBACK).await {
             Err(error) if matches!(error.errno, libc::ENOTSUP | libc::EAGAIN) => {
                 self.storage.write_zeroes(lane, offset, bytes, Flags::empty()).await

@@ -1,5 +1,6 @@
 //! Reads: through the layers of the chain, from the top down.
 
+use blkring_engine::faults::Event;
 use blkring_engine::{IoMem, Lane, Result};
 
 use super::decompress::Place;
@@ -53,6 +54,9 @@ impl Chain {
         offset: u64,
         mem: &IoMem,
     ) -> Result<Found> {
+        if level == 1 {
+            self.top.storage.point(Event::ReadBackingAio).await;
+        }
         let layer = match level.checked_sub(1) {
             None => &self.top,
             Some(below) => match self.backing.get(below) {
@@ -80,6 +84,7 @@ impl Chain {
                 }
                 Lookup::Data(at, len, lease) => {
                     drop(held);
+                    layer.storage.point(Event::ReadAio).await;
                     layer.storage.read(lane, at.get(), &mem.slice(0..index(len))).await?;
                     drop(lease);
                     return Ok(Found::Done(len));

@@ -11,6 +11,7 @@
 
 use std::sync::Arc;
 
+use blkring_engine::faults::Event;
 use blkring_engine::{Flags, IoMem, Operation, Result, Variant};
 
 use super::layer::Layer;
@@ -31,7 +32,9 @@ impl Layer {
                 return Ok(block);
             }
         }
+        self.storage.point(Event::RefblockAlloc).await;
         let (cluster, block) = self.place_block(index).await?;
+        self.storage.point(Event::RefblockAllocHookup).await;
         self.name_block(index, cluster).await?;
         self.lock().refcounts.cache(index, block.clone());
         Ok(block)
@@ -58,6 +61,7 @@ impl Layer {
             return Ok((cluster, self.block_counting(std::iter::empty())));
         }
         let block = self.block_counting(std::iter::once(own));
+        self.storage.point(Event::RefblockAllocWrite).await;
         let mut made = self.write_cluster(own, &block).await;
         if made.is_ok() {
             made = self.sync().await;
@@ -111,6 +115,7 @@ impl Layer {
     /// Replaces the refcount table by one that has an entry `index`. The table, and blocks for the range that it
     /// lies in, go to the first clusters that no block counts yet.
     pub(super) async fn grow_table(self: &Arc<Self>, index: usize) -> Result<()> {
+        self.storage.point(Event::ReftableGrow).await;
         let geometry = &self.geometry;
         let start = geometry.refblock_start(index);
         let per_cluster = geometry.cluster_size() / TABLE_ENTRY_BYTES;
@@ -144,6 +149,7 @@ impl Layer {
         let offset = geometry.host_offset(HostCluster::new(start.get() + blocks));
         let clusters = u32::try_from(clusters).expect("at most 8 MiB");
         let new = RefTable { offset, clusters };
+        self.storage.point(Event::RefblockAllocSwitchTable).await;
         self.switch_table(|header| header.set_reftable(new)).await?;
         let mut state = self.lock();
         state.refcounts.replace_table(table);
@@ -165,6 +171,7 @@ impl Layer {
         let start = geometry.refblock_start(index);
         let used = (start.get()..start.get() + blocks + clusters).map(HostCluster::new);
         let mut made = Vec::new();
+        self.storage.point(Event::RefblockAllocWriteBlocks).await;
         for (index, cluster) in (index..).zip(used.clone()).take(saturate(blocks)) {
             let range = geometry.refblock_start(index)..geometry.refblock_start(index + 1);
             let block = self.block_counting(used.clone().filter(|c| range.contains(c)));
@@ -175,6 +182,7 @@ impl Layer {
         let named = made.iter().map(|(index, _)| *index).zip(used);
         let table = self.lock().refcounts.table_with(entries, named, geometry);
         let bytes: Vec<u8> = table.iter().flat_map(|raw| raw.to_be_bytes()).collect();
+        self.storage.point(Event::RefblockAllocWriteTable).await;
         self.write_cluster(HostCluster::new(start.get() + blocks), &bytes).await?;
         self.sync_before_switch().await?;
         Ok((table, made))

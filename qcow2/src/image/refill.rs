@@ -7,6 +7,7 @@
 
 use std::sync::Arc;
 
+use blkring_engine::faults::Event;
 use blkring_engine::{Flags, IoMem, Operation, Result, Variant};
 
 use super::clock::Stamp;
@@ -150,6 +151,7 @@ impl Layer {
 
     /// Finds free clusters, makes them ready and counts them. Answers how many.
     async fn claim_new(self: &Arc<Self>, want: u64) -> Result<u64> {
+        self.storage.point(Event::ClusterAlloc).await;
         let found = self.find(want).await?;
         let count = found.runs.iter().map(|(_, len)| len).sum();
         tracing::debug!(path = %self.storage.path(), clusters = count, runs = ?found.runs, "reserve");
@@ -308,6 +310,7 @@ impl Layer {
     ) -> Result<()> {
         let (within, bytes) = self.block_part(block, touched);
         let place = self.geometry.host_offset(cluster).get() + within;
+        self.storage.point(Event::RefblockUpdatePart).await;
         let written = self
             .storage
             .write(self.service.lane(), place, &IoMem::aligned(bytes), Flags::empty())

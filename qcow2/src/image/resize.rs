@@ -7,6 +7,7 @@
 
 use std::sync::Arc;
 
+use blkring_engine::faults::Event;
 use blkring_engine::tracker::{Class, Span};
 use blkring_engine::{Access, Context, Flags, Operation, Result};
 
@@ -187,6 +188,7 @@ impl Layer {
     /// Writes a longer L1 table and has the header name it. The slot is held.
     async fn move_l1(self: &Arc<Self>, mut raw: Vec<u64>, entries: u64) -> Result<()> {
         self.check_failure()?;
+        self.storage.point(Event::L1GrowAllocTable).await;
         let entries = u32::try_from(entries).expect("an L1 table has at most 2^22 entries");
         let count = usize::try_from(entries).expect("an L1 table fits into memory");
         raw.resize(count, 0);
@@ -199,10 +201,12 @@ impl Layer {
         {
             let mut bytes: Vec<u8> = entries.iter().flat_map(|raw| raw.to_be_bytes()).collect();
             bytes.resize(per_cluster * 8, 0);
+            self.storage.point(Event::L1GrowWriteTable).await;
             self.write_cluster(cluster, &bytes).await?;
         }
         self.sync_before_switch().await?;
         let old = self.header.lock().l1();
+        self.storage.point(Event::L1GrowActivateTable).await;
         self.switch_table(|header| header.set_l1(new)).await?;
         let mut state = self.lock();
         state.l1.reach(count);

@@ -7,6 +7,7 @@
 
 use std::sync::Arc;
 
+use blkring_engine::faults::Event;
 use blkring_engine::{Flags, IoMem, Result, Variant};
 
 use super::clock::Stamp;
@@ -97,12 +98,14 @@ impl Layer {
         let piece = size.min(PIECE);
         for at in (0..size).step_by(usize::try_from(piece).expect("a piece is small")) {
             let mem = IoMem::aligned_zeroed(usize::try_from(piece).expect("a piece is small"));
+            self.storage.point(Event::L2AllocCowRead).await;
             self.storage.read(lane, self.host_at(from, at).get(), &mem).await?;
             let bytes = mem.to_vec();
             let (entries, _) = bytes.as_chunks::<8>();
             let entries = entries.iter().map(|raw| without_claim(u64::from_be_bytes(*raw)));
             let bytes: Vec<u8> = entries.flat_map(u64::to_be_bytes).collect();
             let place = self.host_at(to, at).get();
+            self.storage.point(Event::L2AllocWrite).await;
             self.storage.write(lane, place, &IoMem::aligned(&bytes), Flags::empty()).await?;
         }
         if self.breaks(Variant::TableCopyWithoutSync) { Ok(()) } else { self.sync().await }

@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use blkring_engine::faults::Event;
 use blkring_engine::tracker::Guard;
 use blkring_engine::{Context, Flags, IoMem, Result, Variant};
 
@@ -142,6 +143,7 @@ impl Image {
         flags: Flags,
     ) -> Result<()> {
         let len = usize::try_from(len).expect("a piece is within the memory");
+        self.top.storage.point(Event::WriteAio).await;
         self.top.storage.write(&context.lane, at, &mem.slice(0..len), flags).await
     }
 

@@ -1,7 +1,7 @@
 //! All commands.
 
 use super::super::getopt::Letters;
-use super::{Command, Entry, Present, alloc, breakpoint, help, open, raise, sleep, transfer};
+use super::{Command, Entry, Present, alloc, help, open, raise, set_break, sleep, transfer};
 use super::{truncate, zone};
 
 type Options = &'static [(char, &'static str)];
@@ -37,13 +37,8 @@ const ZONE: Entry = Entry {
     ..PLAIN
 };
 
-/// One that is for devices made for tests.
-const BREAK: Entry = Entry {
-    count: (1, Some(1)),
-    arguments: "tag ",
-    summary: "not there: no device here stops requests",
-    ..PLAIN
-};
+/// One that is for images opened with faults: `blkdebug::FILE`.
+const BREAK: Entry = Entry { count: (1, Some(1)), arguments: "tag ", ..PLAIN };
 
 /// All commands, in the order of their names.
 pub const COMMANDS: &[Entry] = &[
@@ -111,7 +106,9 @@ pub const COMMANDS: &[Entry] = &[
         name: "break",
         count: (2, Some(2)),
         arguments: "event tag ",
-        make: |_, words| Ok(breakpoint(|_| "Could not set breakpoint".to_owned(), words)),
+        summary: "have the next request that passes the point `event` wait there, called tag",
+        details: "The image has to be opened as blkdebug::FILE, or with the driver blkdebug.",
+        make: set_break,
         ..BREAK
     },
     Entry {
@@ -241,7 +238,8 @@ pub const COMMANDS: &[Entry] = &[
     },
     Entry {
         name: "remove_break",
-        make: |_, words| Ok(breakpoint(|tag| format!("Could not remove breakpoint {tag}"), words)),
+        summary: "take the breakpoints of this tag away, and let go who waits there",
+        make: |_, words| Ok(Command::RemoveBreak(words.argument(0).to_owned())),
         ..BREAK
     },
     Entry {
@@ -262,7 +260,8 @@ pub const COMMANDS: &[Entry] = &[
     },
     Entry {
         name: "resume",
-        make: |_, words| Ok(breakpoint(|_| "Could not resume request".to_owned(), words)),
+        summary: "let the request go that waits under this tag",
+        make: |_, words| Ok(Command::Resume(words.argument(0).to_owned())),
         ..BREAK
     },
     Entry {
@@ -296,7 +295,8 @@ pub const COMMANDS: &[Entry] = &[
     },
     Entry {
         name: "wait_break",
-        make: |_, words| Ok(breakpoint(|_| "Could not wait for request".to_owned(), words)),
+        summary: "wait until a request waits under this tag",
+        make: |_, words| Ok(Command::WaitBreak(words.argument(0).to_owned())),
         ..BREAK
     },
     Entry {
