@@ -214,15 +214,6 @@ impl AnyDisk {
         }
     }
 
-    /// What it is stored in.
-    pub fn storage(&self) -> &Arc<Storage> {
-        match self {
-            AnyDisk::Raw(disk) => disk.storage(),
-            AnyDisk::Probed(disk) => disk.disk().storage(),
-            AnyDisk::Qcow2(image) => image.storage(),
-        }
-    }
-
     /// The lines that `info` of `io` prints.
     pub fn summary(&self) -> String {
         match self {

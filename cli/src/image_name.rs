@@ -15,7 +15,6 @@ mod filters;
 mod injection;
 mod node;
 
-pub use filters::LogFile;
 pub use injection::Injection;
 pub use node::{Wishes, below, split, switch};
 

@@ -43,6 +43,16 @@
 //! program writes it is the embedder's duty. [`FileOpener`] follows any path that an image names; an embedder that
 //! does not trust its images brings an [`Opener`] of its own.
 //!
+//! # Points
+//!
+//! Where its storage has faults ([`blkring_engine::faults`]), an image passes these points, named as in QEMU:
+//! `l2_load`, `l2_update`, `l1_update`, `l2_alloc_cow_read` and `l2_alloc_write` (the copy of a table that a snapshot
+//! shares), `l1_grow_*`; `read_aio`, `read_backing_aio`, `read_compressed`, `write_aio`, `write_compressed`, `cow_read`, `cow_write`;
+//! `cluster_alloc` (a reservation, not each request), `cluster_alloc_space`, `cluster_free`; `reftable_load`,
+//! `reftable_grow`, `refblock_load`, `refblock_update_part`, `refblock_alloc`, `refblock_alloc_hookup`,
+//! `refblock_alloc_write*`, `refblock_alloc_switch_table`; `flush_to_os`, `flush_to_disk`. Its storage passes `pwritev*`.
+//! The others are never passed.
+//!
 //! Below it are modules without I/O:
 //!
 //! - [`GuestOffset`], [`HostOffset`], [`GuestCluster`] and [`HostCluster`] are addresses that

@@ -152,15 +152,17 @@ fn session(directory: &Path, policy: AllocPolicy, cache: Cache, seed: u64) -> Se
     let mut queue = queue();
     let lane = queue.lane();
     let options = ImageOptions::new().writable().policy(policy).reserve_bytes(6 * CLUSTER);
-    let opening = Image::open(&lane, storage, &FileOpener { options: OpenOptions::new() }, options);
+    let opener = FileOpener { options: OpenOptions::new() };
+    let opening = Image::open(&lane, storage, &opener, options);
     let image = queue.block_on(opening).unwrap().unwrap();
     let disk = queue.attach(&image).unwrap();
     let mut rng = Rng::new(seed);
     let mut now = vec![vec![0]; CLUSTERS as usize];
     let mut legal = vec![Legal(now.clone())];
     for round in 0..40u8 {
-        for _ in 0..6 {
-            let cluster = rng.below(CLUSTERS);
+        // One of each cluster in a round: which of two would be the last is not known.
+        let start = rng.below(CLUSTERS);
+        for cluster in (0..6).map(|step| (start + step * 7) % CLUSTERS) {
             let (request, byte) = match rng.below(6) {
                 0 => (Request::discard(cluster * CLUSTER, CLUSTER), 0),
                 1 => (Request::write_zeroes(cluster * CLUSTER, CLUSTER), 0),
@@ -178,9 +180,7 @@ fn session(directory: &Path, policy: AllocPolicy, cache: Cache, seed: u64) -> Se
         if rng.one_in(3) {
             queue.block_on(disk.flush()).unwrap().unwrap();
             log.mark("flushed");
-            // Requests of one round may have changed one cluster in any order.
-            let bytes = now.iter_mut().map(|bytes| bytes.split_off(bytes.len().saturating_sub(7)));
-            now = bytes.collect();
+            now.iter_mut().for_each(|bytes| drop(bytes.drain(..bytes.len() - 1)));
             legal.push(Legal(now.clone()));
         }
     }
@@ -237,7 +237,7 @@ fn an_image_is_whole_at_every_prefix_of_its_log() {
         let mut rng = Rng::new(seed);
         let mut marks = 0;
         let mut since_flush: Vec<&Entry> = Vec::new();
-        let mut durable = write_log::copy_of(&session.before, &directory.path().join("durable"));
+        let durable = write_log::copy_of(&session.before, &directory.path().join("durable"));
         for (number, entry) in log.entries.iter().enumerate() {
             write_log::apply(&file, entry);
             marks += usize::from(entry.flags & MARK != 0);
@@ -264,15 +264,14 @@ fn an_image_is_whole_at_every_prefix_of_its_log() {
             judged += 2;
         }
         assert!(marks > 5 && log.entries.len() > 200, "{} entries", log.entries.len());
-        since_flush.drain(..).for_each(|entry| write_log::apply(&mut durable, entry));
     }
     println!("{judged} states");
     assert!(judged > 50);
 }
 
-/// The replay finds what is wrong: without the flushes a cut loses what was promised.
+/// The replay finds what is wrong: a log that lacks data loses what was promised.
 #[test]
-fn a_log_without_its_writes_is_noticed() {
+fn a_log_without_its_data_is_noticed() {
     if tools::missing("qemu-img") {
         return;
     }

@@ -6,7 +6,7 @@ use std::fmt;
 macro_rules! events {
     ($($variant:ident $name:literal $doc:literal)*) => {
         /// A point that a request or a piece of shared work passes. The names are those of QEMU's blkdebug, so that
-        /// its scripts can be used; which of them the driver passes is said in the list of `blkring-qcow2`.
+        /// its scripts can be used; which of them the driver passes is said in the documentation of `blkring-qcow2`.
         #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
         #[non_exhaustive]
         pub enum Event {

@@ -31,8 +31,8 @@ use order::Order;
 pub(crate) use order::SyncId;
 use record::{DISCARD, FLUSH, FUA, HEADER, MARK, Record};
 
-/// `kdm-log-writes` of the kernel calls it so: the first eight bytes of a log.
-const MAGIC: u64 = 0x6a73_6677_7368_72;
+/// The first eight bytes of a log.
+const MAGIC: u64 = 0x006a_7366_7773_6872;
 
 const VERSION: u64 = 1;
 
