@@ -279,7 +279,9 @@ impl Queue {
     pub fn turn(&mut self) -> io::Result<Turn> {
         let turn = self.pass()?;
         self.submit()?;
-        Ok(turn)
+        // What the kernel has refused for the moment completes nothing that would call for another turn.
+        let refused = self.uring.as_mut().is_some_and(Uring::holds_entries);
+        Ok(if refused { Turn::Busy } else { turn })
     }
 
     /// A turn whose ring entries are not submitted yet.

@@ -133,17 +133,18 @@ impl Service {
             return Ok(self.lane.send(|_, _, _| Sent::Done(-libc::EBADF)) > 0);
         };
         let mut completed = Vec::new();
-        let filled = {
+        let busy = {
             let mut ring = ring.lock();
             let filled = ring.fill(&self.lane)?;
             if filled > 0 || ring.holds_entries() || ring.holds_completions() {
                 ring.enter(0)?;
             }
             ring.reap(&mut completed);
-            filled
+            // What the kernel has refused for the moment is to be submitted again before anybody rests.
+            filled > 0 || ring.holds_entries()
         };
         self.hand_on(&completed);
-        Ok(filled > 0 || !completed.is_empty())
+        Ok(busy || !completed.is_empty())
     }
 
     fn hand_on(&self, completed: &[Completed]) {

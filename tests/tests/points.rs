@@ -39,7 +39,6 @@ const PASSED: &[Event] = &[
     Event::FlushToDisk,
     Event::Pwritev,
     Event::PwritevDone,
-    Event::PwritevZero,
 ];
 
 fn make(directory: &Path) {

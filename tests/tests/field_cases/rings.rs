@@ -12,10 +12,12 @@ use blkring_engine::faults::{Effect, EnterFaults, Faults, Ops, Rule};
 use blkring_engine::sim::Rng;
 use blkring_engine::{
     Access, BufferPool, Cache, Disk, Flags, IoMem, OpenOptions, Queue, QueueOptions, QueueSeed,
-    RawDisk, Request, Storage,
+    RawDisk, Request, Storage, Target, Turn,
 };
+use blkring_qcow2::CreateOptions;
 use blkring_tests::deadline::within;
 use blkring_tests::fs::Fs;
+use blkring_tests::images::{self, Opened};
 use blkring_tests::mounts::{Mount, SectorSize};
 use blkring_tests::report::or_skip;
 use blkring_tests::tools;
@@ -131,6 +133,43 @@ fn f81_what_was_pushed_keeps_its_memory_while_the_kernel_refuses() {
         queue.block_on(handle.read(BLOCK as u64, back.clone())).unwrap().unwrap();
         assert_eq!(back.to_vec(), vec![1; BLOCK]);
     }
+}
+
+/// A queue, or the shared work of an image, whose entries the kernel has refused is not told to rest: its owner would wait for
+/// completions of what was never submitted.
+#[test]
+fn f81_a_queue_does_not_rest_on_what_was_refused() {
+    let file = file_of(64);
+    let raw = disk(file.path(), Cache::Direct, &Faults::new());
+    let mut queue = queue(QueueOptions::with_requests(64).depth(16));
+    let handle = queue.attach(&raw).unwrap();
+    let pool = BufferPool::new(64 * BLOCK);
+    let enters = EnterFaults::new(&[libc::EAGAIN; 6]);
+    queue.fail_enters(&enters);
+    write_block(&handle, &pool, 0);
+    while enters.left() > 0 {
+        assert_eq!(queue.turn().unwrap(), Turn::Busy, "{} refusals are left", enters.left());
+    }
+    queue.drain().unwrap();
+    let path = file.path().with_extension("qcow2");
+    images::create(&path, &CreateOptions { size: 1 << 20, ..CreateOptions::default() });
+    let mut opened = Opened::writable(&path, Cache::Cached);
+    for errno in [libc::EAGAIN, libc::EBUSY, libc::EINTR] {
+        let enters = EnterFaults::new(&[errno; 6]);
+        opened.image.service().unwrap().fail_enters(&enters);
+        let disk = opened.disk.clone();
+        disk.queue(Request::write(0, block(&pool, 1)), 0).unwrap();
+        disk.queue(Request::flush(), 1).unwrap();
+        while enters.left() > 0 && opened.queue.unfinished() > 0 {
+            let turn = opened.queue.turn().unwrap();
+            let refused = enters.left() > 0 && enters.left() < 6;
+            assert!(turn == Turn::Busy || !refused, "{} refusals are left", enters.left());
+        }
+        opened.queue.drain().unwrap();
+        assert_eq!(opened.queue.completions().filter(|one| one.code() == 0).count(), 2);
+    }
+    opened.close();
+    std::fs::remove_file(&path).unwrap();
 }
 
 /// The same with an error that is none of the moment: the owner is told, and may go on.
