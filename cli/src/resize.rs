@@ -5,7 +5,7 @@ use std::process::ExitCode;
 use std::sync::Arc;
 
 use blkring_engine::{Access, Flags, IoError, Queue, QueueOptions, QueueSeed, Storage};
-use blkring_qcow2::{Image, Preallocation};
+use blkring_qcow2::{Image, Preallocation, Version};
 use clap::Args;
 
 use crate::disk::{AnyDisk, Opening, RawClaim};
@@ -100,9 +100,8 @@ fn qcow2_size(
     (old, new): (u64, u64),
     preallocation: Preallocation,
 ) -> Result<(), Failure> {
-    const SECTOR: u64 = 512;
-    if !new.is_multiple_of(SECTOR) {
-        return usage("The new size must be a multiple of 512");
+    if let Some(text) = refusal(image, new) {
+        return usage(text);
     }
     if new < old {
         return usage("Shrinking a qcow2 image is not supported");
@@ -111,6 +110,17 @@ fn qcow2_size(
         Ok(()) => Ok(()),
         Err(error) => usage(&format!("Failed to resize: {error}")),
     }
+}
+
+/// Why a qcow2 image cannot get this size at all, in the words of qemu-img.
+pub fn refusal(image: &Image, size: u64) -> Option<&'static str> {
+    const SECTOR: u64 = 512;
+    let info = image.info();
+    if !size.is_multiple_of(SECTOR) {
+        return Some("The new size must be a multiple of 512");
+    }
+    let unknown = info.version == Version::V2 && info.snapshots > 0;
+    unknown.then_some("Can't resize a v2 image which has snapshots")
 }
 
 fn raw_size(

@@ -69,6 +69,8 @@ use state::SharedJob;
 use statistics::Counters;
 use zeros::Zeros;
 
+use crate::geometry::Version;
+
 /// An opened qcow2 image.
 ///
 /// All requests go through queues ([`Queue::attach`](blkring_engine::Queue::attach)); control operations are methods.
@@ -134,6 +136,10 @@ pub struct ImageInfo {
     pub virtual_size: u64,
     /// Bytes of a cluster.
     pub cluster_size: u64,
+    /// The version of its format.
+    pub version: Version,
+    /// How many internal snapshots it has.
+    pub snapshots: u32,
     /// The name of the backing file, as it is in the header; what is not UTF-8 is replaced.
     pub backing_name: Option<String>,
     /// Its format, as it is in the header.
@@ -143,7 +149,8 @@ pub struct ImageInfo {
 impl Image {
     /// What is known of the image without reading its tables.
     pub fn info(&self) -> ImageInfo {
-        ImageInfo { virtual_size: self.top.virtual_size(), ..self.info.clone() }
+        let snapshots = self.top.header.lock().snapshots();
+        ImageInfo { virtual_size: self.top.virtual_size(), snapshots, ..self.info.clone() }
     }
 
     /// The file of the image.

@@ -6,7 +6,7 @@ use std::thread;
 
 use blkring_engine::sim::Rng;
 use blkring_engine::{Cache, Flags, IoMem};
-use blkring_qcow2::{CreateOptions, ImageOptions, Version};
+use blkring_qcow2::{CreateOptions, GuestBytes, ImageOptions, Version};
 use blkring_tests::crowd::{Crowd, noise, same};
 use blkring_tests::images::{Opened, backing, create};
 use blkring_tests::tools::{missing, qemu_img};
@@ -246,6 +246,39 @@ fn sizes_that_cannot_be_are_refused_and_change_nothing() {
     let image = reading.image.clone();
     let error = reading.run(async move { image.resize(2 << 20).await }).unwrap_err();
     assert_eq!(error.errno, libc::EPERM);
+}
+
+/// The last cluster of a disk is compressed, and the disk ends within it: what it has behind the end is not shown, and it
+/// stays compressed if that is zeros.
+#[test]
+fn nothing_shows_behind_a_compressed_last_cluster() {
+    const CLUSTER: usize = 64 << 10;
+    if missing("qemu-img") {
+        return;
+    }
+    let directory = tempfile::tempdir().unwrap();
+    let file = |name: &str| directory.path().join(name).to_str().unwrap().to_owned();
+    for (tail, stays) in [(0, true), (9, false)] {
+        let mut contents = vec![7; 2 * CLUSTER];
+        contents[CLUSTER + 1024..].fill(tail);
+        std::fs::write(file("source"), &contents).unwrap();
+        let args = ["convert", "-c", "-fraw", "-Oqcow2", &file("source"), &file("top")];
+        qemu_img(&args).unwrap();
+        let path = PathBuf::from(file("top"));
+        let shorter = CLUSTER + 1024;
+        let mut image = std::fs::read(&path).unwrap();
+        image[24..32].copy_from_slice(&(shorter as u64).to_be_bytes());
+        std::fs::write(&path, image).unwrap();
+        contents.truncate(shorter);
+        let opened = Opened::writable(&path, Cache::Cached);
+        let mut image = Growing { path, opened, contents };
+        image.grow(3 * CLUSTER as u64);
+        let asked = image.opened.image.clone();
+        let offset = CLUSTER as u64;
+        let extent = image.opened.run(async move { asked.extent(offset, 2 * offset).await });
+        assert_eq!(extent.unwrap().bytes == GuestBytes::Compressed, stays, "{tail}");
+        image.end();
+    }
 }
 
 /// The tables of snapshots stay where they are, and so does what they show.

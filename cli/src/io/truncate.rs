@@ -1,22 +1,13 @@
 //! `truncate`: another size.
 
 use blkring_engine::{Access, Flags, IoError, IoMem, Queue, RawDisk};
+use blkring_qcow2::Preallocation;
 
 use super::opened::Opened;
 use crate::disk::AnyDisk;
 use crate::failure::Failure;
+use crate::resize::refusal;
 use crate::text::describe;
-
-use libc::EINVAL;
-
-/// How the new space of an image is made ready.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Preallocation {
-    Off,
-    Metadata,
-    Falloc,
-    Full,
-}
 
 /// Bytes of zeros written at once.
 const CHUNK: u64 = 1 << 20;
@@ -28,12 +19,8 @@ pub fn run(
     size: u64,
     mode: &str,
 ) -> Result<Result<(), String>, Failure> {
-    let mode = match mode {
-        "off" => Preallocation::Off,
-        "metadata" => Preallocation::Metadata,
-        "falloc" => Preallocation::Falloc,
-        "full" => Preallocation::Full,
-        other => return Ok(Err(format!("Invalid preallocation mode '{other}'"))),
+    let Some(mode) = Preallocation::named(mode) else {
+        return Ok(Err(format!("Invalid preallocation mode '{mode}'")));
     };
     if opened.access() == Access::ReadOnly {
         return Ok(Err("Block node is read-only".to_owned()));
@@ -41,18 +28,14 @@ pub fn run(
     match &opened.image {
         AnyDisk::Raw(disk) => raw(queue, disk, size, mode),
         AnyDisk::Probed(disk) => raw(queue, disk.disk(), size, mode),
-        AnyDisk::Qcow2(_) if mode != Preallocation::Off => {
-            let text = "Preallocation is not supported when a qcow2 image grows";
-            Ok(Err(text.to_owned()))
-        }
         AnyDisk::Qcow2(image) => {
-            let result = queue.block_on(image.resize(size))?;
-            Ok(result.map_err(|error| match error.errno {
-                EINVAL => "The new size must be a multiple of 512".to_owned(),
-                errno => match error.reason {
-                    Some(reason) => format!("{reason}: {}", describe(errno)),
-                    None => format!("Failed to resize: {}", describe(errno)),
-                },
+            if let Some(text) = refusal(image, size) {
+                return Ok(Err(text.to_owned()));
+            }
+            let result = queue.block_on(image.resize_with(size, mode))?;
+            Ok(result.map_err(|error| match error.reason {
+                Some(reason) => format!("{reason}: {}", describe(error.errno)),
+                None => format!("Failed to resize: {}", describe(error.errno)),
             }))
         }
     }

@@ -325,6 +325,8 @@ fn info_of(header: &Header) -> ImageInfo {
     ImageInfo {
         virtual_size: header.geometry().virtual_size(),
         cluster_size: header.geometry().cluster_size(),
+        version: header.version(),
+        snapshots: header.snapshots(),
         backing_name: header.backing_name().map(text),
         backing_format: header.backing_format().map(text),
     }

@@ -9,15 +9,17 @@ use std::sync::Arc;
 
 use blkring_engine::faults::Event;
 use blkring_engine::tracker::{Class, Span};
-use blkring_engine::{Access, Context, Flags, Operation, Result};
+use blkring_engine::{Access, Context, Flags, IoMem, Operation, Result};
 
 use super::Image;
 use super::cut::Holder;
-use super::layer::{Layer, Lookup};
+use super::decompress::Place;
+use super::layer::{Layer, Lease, Lookup};
 use super::preallocate::Preallocation;
 use super::write::Grant;
 use super::zero::{Wanted, ZERO_CHUNK};
 use crate::address::{GuestOffset, HostCluster};
+use crate::compressed::CompressedData;
 use crate::geometry::{Geometry, Version};
 use crate::header::L1Table;
 
@@ -134,15 +136,41 @@ impl Image {
                     held = Some(pin);
                     job.join().await?;
                 }
-                Lookup::Data(_, len, lease) | Lookup::Compressed(_, len, lease) => {
+                Lookup::Data(_, len, lease) => {
                     drop((lease, held.take()));
                     self.write_zeros(&context, (at, at + len), grant).await?;
+                    at += len;
+                }
+                Lookup::Compressed(data, len, lease) => {
+                    drop(held.take());
+                    // Mostly the last cluster was filled up with zeros, and stays as it is.
+                    let zero = self.is_zero_from(&context, data, (at, len), &lease).await?;
+                    drop(lease);
+                    if !zero {
+                        self.write_zeros(&context, (at, at + len), grant).await?;
+                    }
                     at += len;
                 }
                 Lookup::Zero(len) | Lookup::Unallocated(len) => at += len,
             }
         }
         Ok(())
+    }
+
+    /// Whether `len` bytes from `at` on are zeros, in a cluster whose compressed data is here.
+    async fn is_zero_from(
+        &self,
+        context: &Context,
+        data: CompressedData,
+        (at, len): (u64, u64),
+        lease: &Lease,
+    ) -> Result<bool> {
+        let index = |bytes| usize::try_from(bytes).expect("at most a cluster");
+        let within = index(at % self.top.geometry.cluster_size());
+        let (place, mem) = (Place { level: 0, data }, IoMem::aligned_zeroed(index(len)));
+        let part = (within, &mem);
+        self.chain.read_compressed(&context.lane, &self.top, place, part, lease).await?;
+        Ok(mem.to_vec().iter().all(|&byte| byte == 0))
     }
 
     /// Writes zeros under a grant that is held already.

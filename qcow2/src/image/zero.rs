@@ -15,7 +15,7 @@ use super::state::{SharedJob, State};
 use super::unlinks::Reference;
 use super::write::Grant;
 use crate::address::GuestCluster;
-use crate::entry::{Copied, L2Entry, Mapping};
+use crate::entry::{L2Entry, Mapping};
 use crate::geometry::Version;
 
 /// Zeros that a partial zero-write writes at once, in bytes.
@@ -205,14 +205,18 @@ impl Image {
     }
 
     /// Up to where clusters that are nowhere get an entry that says zero. By QEMU's policy a zero-write always leaves
-    /// one, so that the zeros stay whatever is put below the image later.
+    /// one, so that the zeros stay whatever is put below the image later; and so does a discard where there is
+    /// anything below it, however short.
     fn seen_below(&self, wanted: Wanted) -> BackingEnd {
-        match (self.top.policy, wanted) {
-            (AllocPolicy::PerAllocation, Wanted::Zeros | Wanted::ZerosUnmapped) => {
-                BackingEnd(u64::MAX)
-            }
-            _ => self.backing_end(),
+        let always = match wanted {
+            Wanted::Zeros | Wanted::ZerosUnmapped => true,
+            Wanted::Discarded => !self.chain.backing.is_empty(),
+        };
+        let has_zeros = self.top.geometry.version() != Version::V2;
+        if always && has_zeros && self.top.policy == AllocPolicy::PerAllocation {
+            return BackingEnd(u64::MAX);
         }
+        self.backing_end()
     }
 
     /// When too much is unlinked and held back, a flush lets it go.
@@ -277,13 +281,14 @@ impl Layer {
         if let Some((first, count)) = reference.map(Reference::range) {
             self.check_range(state, first, count)?;
         }
-        // A cluster that others may refer to is not kept under a zero flag: a later write could not use it.
-        let kept = old.copied == Copied::Yes;
         let new = match (old.mapping, wanted) {
             (Mapping::Unallocated, _) if !below => return Ok(()),
             (Mapping::ZeroPlain, _) => return Ok(()),
-            (Mapping::ZeroAllocated(_), Wanted::Zeros) if kept => return Ok(()),
-            (Mapping::Normal(host), Wanted::Zeros) if kept => L2Entry::zero_allocated(host),
+            // One that others refer to as well is kept too: it is there for later writes when they are gone.
+            (Mapping::ZeroAllocated(_), Wanted::Zeros) => return Ok(()),
+            (Mapping::Normal(host), Wanted::Zeros) => {
+                L2Entry { mapping: Mapping::ZeroAllocated(host), copied: old.copied }
+            }
             // Nothing lies below here in version 2.
             _ if geometry.version() == Version::V2 => L2Entry::UNALLOCATED,
             _ => L2Entry::ZERO_PLAIN,

@@ -126,7 +126,7 @@ impl Maker {
                 }
             }
         }
-        Step::Io { options, commands, file: IMAGE }
+        Step::Io { options, commands, file: IMAGE.to_owned() }
     }
 
     /// Requests that are on their way together, each in a part of the disk of its own.

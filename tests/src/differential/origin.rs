@@ -44,13 +44,14 @@ impl Maker {
     }
 
     /// Writes to a new file.
-    fn fill(&mut self, file: &'static str, format: &str, size: u64) -> Step {
+    fn fill(&mut self, file: &str, format: &str, size: u64) -> Step {
         let commands = (0..4).map(|number| {
             let from = self.rng.below(size);
             let len = 1 + self.rng.below((size - from).min(4 * self.cluster));
             format!("write -q -P {} {from} {len}", 0xb0 + number)
         });
-        Step::Io { commands: commands.collect(), options: words(&format!("-f {format}")), file }
+        let (commands, options) = (commands.collect(), words(&format!("-f {format}")));
+        Step::Io { commands, options, file: file.to_owned() }
     }
 
     /// The words that create the image, with more options.

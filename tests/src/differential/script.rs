@@ -21,7 +21,7 @@ pub enum Step {
         /// Each for a `-c`.
         commands: Vec<String>,
         /// The file.
-        file: &'static str,
+        file: String,
     },
     /// qemu-img with these words.
     Img(Vec<String>),
@@ -59,7 +59,7 @@ impl Step {
                 for command in commands {
                     words.extend(["-c".to_owned(), command.clone()]);
                 }
-                words.push((*file).to_owned());
+                words.push(file.clone());
                 Some(("qemu-io", words))
             }
             Step::Img(words) => Some(("qemu-img", words.clone())),
@@ -86,6 +86,54 @@ impl fmt::Display for Script {
         writeln!(f, "# {:?}; qemu-io of the program: --alloc-policy={}", self.mode, self.policy)?;
         self.before.iter().try_for_each(|step| writeln!(f, "/usr/bin/{step}"))?;
         self.steps.iter().try_for_each(|step| writeln!(f, "{step}"))
+    }
+}
+
+/// The words of a line for a shell, of those that are shown: quotes are around whole words.
+fn words(line: &str) -> Vec<String> {
+    let mut words = Vec::new();
+    for (number, part) in line.split('\'').enumerate() {
+        match number % 2 {
+            0 => words.extend(part.split_whitespace().map(str::to_owned)),
+            _ => words.push(part.to_owned()),
+        }
+    }
+    words
+}
+
+impl Step {
+    fn read(line: &str) -> Option<Self> {
+        if line.starts_with('#') {
+            return Some(Step::Swap);
+        }
+        let mut words = words(line).into_iter();
+        if words.next()? == "qemu-img" {
+            return Some(Step::Img(words.collect()));
+        }
+        let (mut options, mut commands) = (Vec::new(), Vec::new());
+        while let Some(word) = words.next() {
+            if word == "-c" { commands.push(words.next()?) } else { options.push(word) }
+        }
+        let file = options.pop()?;
+        Some(Step::Io { options, commands, file })
+    }
+}
+
+impl Script {
+    /// The script of lines as they are shown.
+    pub fn read(text: &str) -> Option<Self> {
+        let (first, rest) = text.split_once('\n')?;
+        let (mode, policy) = first.strip_prefix("# ")?.split_once("; ")?;
+        let mode = if mode == "Exact" { Mode::Exact } else { Mode::Loose };
+        let policy = ["ahead", "per-allocation"].into_iter().find(|one| policy.ends_with(one))?;
+        let (mut before, mut steps) = (Vec::new(), Vec::new());
+        for line in rest.lines() {
+            match line.strip_prefix("/usr/bin/") {
+                Some(line) => before.push(Step::read(line)?),
+                None => steps.push(Step::read(line)?),
+            }
+        }
+        Some(Script { mode, policy, before, steps })
     }
 }
 
@@ -129,7 +177,7 @@ mod tests {
         let io = |commands: &[&str]| Step::Io {
             options: vec!["-n".into()],
             commands: commands.iter().map(|&command| command.to_owned()).collect(),
-            file: IMAGE,
+            file: IMAGE.to_owned(),
         };
         Script {
             mode: Mode::Loose,
@@ -151,6 +199,15 @@ mod tests {
              qemu-io -n -c 'read 0 1' -c 'write 5 5' -c length image\n\
              # the images of the two sides change places\n"
         );
+    }
+
+    #[test]
+    fn what_is_shown_can_be_read() {
+        let mut script = example();
+        let fill =
+            Step::Io { options: Vec::new(), commands: vec!["w 0 1".into()], file: "b".into() };
+        script.before = vec![Step::Img(vec!["create".into(), "b".into(), "1M".into()]), fill];
+        assert_eq!(Script::read(&script.to_string()), Some(script));
     }
 
     #[test]
