@@ -49,6 +49,7 @@ pub const NAMES: &[&str] = &[
     "compressed-entry-before-count",
     "compressed-link-taken-for-plain",
     "zero-part-not-looked-at-again",
+    "block-freed-before-unnamed",
 ];
 
 /// A rule that can be broken.
@@ -141,6 +142,8 @@ pub enum Variant {
     CompressedLinkTakenForPlain,
     /// A cluster that was empty before a zero-write of a part of it was admitted is taken for empty still.
     ZeroPartNotLookedAtAgain,
+    /// A refcount block that is given up loses its count before it is durable that the table does not name it.
+    BlockFreedBeforeUnnamed,
 }
 
 /// Which rules are broken: none, unless the feature `variants` is on.

@@ -43,6 +43,7 @@ mod state;
 mod statistics;
 mod table;
 mod tables;
+mod trim;
 mod unlinks;
 mod write;
 mod zero;

@@ -107,11 +107,10 @@ fn copies_hold_the_same() {
         let ended = twins.same(&line);
         assert_eq!(ended.code, Some(0), "{line}: {ended:?}");
         twins.copies_agree(&line);
-        // A few blocks of tables more, but no holes filled. Of the smallest clusters some that were made ready stay.
+        // A few blocks of tables more, but no holes filled, and nothing stays that was made ready.
         let blocks =
             ["theirs", "ours"].map(|name| fs::metadata(twins.path(name)).unwrap().blocks());
-        let more = if options.contains("cluster_size") { 8192 } else { 256 };
-        assert!(blocks[1] <= blocks[0] + more, "{line}: {blocks:?}");
+        assert!(blocks[1] <= blocks[0] + 256, "{line}: {blocks:?}");
         if options.contains("-S 0") {
             assert!(blocks[1] * 512 >= 64 * MIB, "{line}: {blocks:?}");
         }
@@ -120,7 +119,7 @@ fn copies_hold_the_same() {
 
 /// Half of it can be compressed, in runs that do not end with clusters.
 fn mixed(twins: &Twins) {
-    let mut bytes = vec![0; 13 << 20];
+    let mut bytes = vec![0; 9 << 20];
     let mut seed = 7_u64;
     for (number, part) in bytes.chunks_mut(37 << 10).enumerate() {
         for byte in part {
@@ -133,7 +132,7 @@ fn mixed(twins: &Twins) {
         }
     }
     bytes[4 << 20..7 << 20].fill(0);
-    bytes.truncate((13 << 20) - 1536);
+    bytes.truncate((9 << 20) - 1536);
     fs::write(twins.path("mixed.raw"), bytes).unwrap();
 }
 
@@ -147,7 +146,7 @@ fn compressed_copies_hold_the_same() {
         .map(|size| format!("-o cluster_size={size} mixed.raw"));
     for options in sizes.iter().map(String::as_str).chain(COMPRESSED.iter().copied()) {
         for format in formats {
-            if options.contains("compat") && !format.is_empty() {
+            if COMPRESSED.contains(&options) && !format.is_empty() {
                 continue;
             }
             let line = format!("convert -c -O qcow2 {format} {options} OUT");
@@ -159,6 +158,10 @@ fn compressed_copies_hold_the_same() {
             // Where the codecs of both make clusters of another length, a few may just fit or just not.
             let close = ours.compressed.abs_diff(theirs.compressed) <= theirs.compressed / 50;
             assert!(close, "{line}: {ours:?} {theirs:?}");
+            // Of the smallest clusters, those in which refcount blocks of the reservation were.
+            let lengths =
+                ["theirs", "ours"].map(|name| fs::metadata(twins.path(name)).unwrap().len());
+            assert!(lengths[1] <= lengths[0] + lengths[0] / 50 + (64 << 10), "{line}: {lengths:?}");
             twins.ours("convert -O raw ours back.raw");
             twins.theirs("compare -f raw -F qcow2 back.raw theirs");
         }

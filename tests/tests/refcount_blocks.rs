@@ -3,8 +3,9 @@
 //! With clusters of 512 bytes a block counts 256 clusters, and a table of one cluster names 64 blocks.
 
 use blkring_engine::sim::{Event, Fault, Matcher, OpKind, Rule, Stage};
+use blkring_engine::{Variant, Variants};
 use blkring_qcow2::AllocPolicy;
-use blkring_tests::image_world::{EIO, IMAGE, ImageWorld, Setup};
+use blkring_tests::image_world::{EIO, IMAGE, ImageWorld, Setup, fails_only_with};
 
 const CLUSTER: u64 = 512;
 
@@ -207,4 +208,53 @@ fn a_reservation_ends_where_a_new_block_would_begin() {
     w.finish(&closed);
     let end = w.crash(|_| false).disk.contents(IMAGE).len() as u64;
     assert!(end <= 256 * CLUSTER, "{end} bytes");
+}
+
+/// A reservation that reaches far leaves neither blocks nor a larger table behind: the file ends with what is in use, but
+/// for the clusters that such blocks were in.
+#[test]
+fn a_reservation_given_back_leaves_no_space() {
+    let mut w = setup(11_000, 32768).make();
+    let table = w.places().fixed[1].clone();
+    assert_eq!(fill(&mut w, 0..11_000, 0x11), Ok(()));
+    let reserved = w.disk.contents(IMAGE).len() as u64 / CLUSTER;
+    assert!(reserved > 16_000, "the reservation reached far: {reserved} clusters");
+    let closed = w.close(0);
+    w.finish(&closed);
+    let after = w.crash(|_| false);
+    assert!(after.check().is_clean(), "{:?}", after.check());
+    assert_eq!(w.places().fixed[1], table, "the table is where it was");
+    let data = 11_000 + 11_000_u64.div_ceil(64);
+    // Header, table, L1 table of three clusters; blocks; as many clusters again as the table could name blocks.
+    let fixed = 1 + 1 + 3;
+    let blocks = (data + fixed).div_ceil(255);
+    let end = after.disk.contents(IMAGE).len() as u64 / CLUSTER;
+    assert!(end >= fixed + data + blocks, "{end} clusters");
+    assert!(end <= fixed + data + 64, "{end} clusters");
+    assert_eq!(w.places().blocks.len() as u64, blocks);
+}
+
+/// Blocks of a reservation are given up with it: at every step of that all that is named is counted.
+#[test]
+fn blocks_are_given_up_soundly_at_every_step() {
+    let setup = setup(3000, 2000);
+    fails_only_with(&setup, &[Variants::only(Variant::BlockFreedBeforeUnnamed)], |w| {
+        fill(w, 0..700, 0x11).expect("there is room");
+        w.flush_twice();
+        let before = w.places().blocks.len();
+        let closed = w.close(0);
+        while let Some(op) = w.try_catch(|_| true) {
+            for after in [w.crash(|_| true), w.crash(|_| false), w.crash(|one| one.op == op.op)] {
+                after.is_sound()?;
+                after.reads_as(699, 0..1, &[0x11])?;
+            }
+            w.release(&op);
+            w.advance_to_end(&op);
+        }
+        w.finish(&closed);
+        let after = w.crash(|_| false);
+        assert!(w.places().blocks.len() < before, "some were given up");
+        assert!(after.check().is_clean(), "{:?}", after.check());
+        after.reads_as(699, 0..1, &[0x11])
+    });
 }

@@ -74,8 +74,12 @@ fn replacing(cluster: u64) -> Vec<(&'static str, Request, u8, u8)> {
         ("a write", Request::write(middle, bytes(1)), NEW, OLD),
         ("a durable write", Request::write(middle, bytes(1)).with(Flags::FUA), NEW, OLD),
         ("a write of it all", Request::write(0, bytes(cluster)), NEW, NEW),
-        ("a zero-write of a part", Request::write_zeroes(middle, 1), 0, OLD),
-        ("a zero-write", Request::write_zeroes(0, cluster), 0, 0),
+        (
+            "a zero-write that unmaps",
+            Request::write_zeroes(0, cluster).with(Flags::MAY_UNMAP),
+            0,
+            0,
+        ),
         ("a discard", Request::discard(0, cluster), 0, 0),
     ]
 }
@@ -85,7 +89,11 @@ fn a_replaced_entry_takes_one_count_off_its_cluster() {
     for cluster in SIZES {
         for (flags, counts) in [(0, [1, 2, 3]), (ZERO, [1, 2, 3])] {
             for count in counts {
-                for (what, request, middle, around) in replacing(cluster) {
+                let part = Request::write_zeroes(cluster / 2, 1);
+                let part = ("a zero-write of a part", part, 0, OLD);
+                // Where there are zeros already nothing is to be written.
+                let more = (flags != ZERO).then_some(part);
+                for (what, request, middle, around) in replacing(cluster).into_iter().chain(more) {
                     let what = format!("{what}, clusters of {cluster}, {flags}, count {count}");
                     let around = if flags == ZERO && around == OLD { 0 } else { around };
                     let image = Shared::new(cluster, flags, count);
@@ -114,6 +122,46 @@ fn a_replaced_entry_takes_one_count_off_its_cluster() {
     }
 }
 
+/// Zeros that do not unmap keep the cluster under a zero flag, and with it the count; a write after them takes another
+/// cluster all the same.
+#[test]
+fn zeros_keep_a_cluster_that_others_may_refer_to() {
+    for cluster in SIZES {
+        for (flags, count) in [(0, 1), (0, 2), (ZERO, 1), (ZERO, 2)] {
+            let whole = Request::write_zeroes(0, cluster);
+            let part = Request::write_zeroes(cluster / 2, 1);
+            for (what, request) in
+                [("a zero-write", Some(whole)), ("of a part", (flags == ZERO).then_some(part))]
+            {
+                let what = format!("{what}, clusters of {cluster}, {flags}, count {count}");
+                let Some(request) = request else { continue };
+                let image = Shared::new(cluster, flags, count);
+                let flush = || vec![Request::flush(), Request::flush()];
+                let tried = try_in_memory(&image.bytes, |_| {
+                    std::iter::once(request).chain(flush()).collect()
+                });
+                assert!(tried.opened.is_ok() && tried.failed.is_empty(), "{what}");
+                let after = tried.contents.expect("it was in memory");
+                assert_eq!(image.count_in(&after), count, "{what}");
+                assert_eq!(guest(&after, cluster), vec![0; index(cluster)], "{what}");
+                // A count of one that is not claimed is no more than it was.
+                if count > 1 {
+                    assert_sound(&after, u64::from(count) - 1, &what);
+                }
+                let write = Request::write(0, IoMem::from(vec![NEW; 512]));
+                let tried =
+                    try_in_memory(&after, |_| std::iter::once(write).chain(flush()).collect());
+                assert!(tried.opened.is_ok() && tried.failed.is_empty(), "{what}");
+                let after = tried.contents.expect("it was in memory");
+                assert_eq!(image.count_in(&after), count - 1, "{what}: it was given up");
+                let host = index(image.host)..index(image.host + cluster);
+                let kept = after.get(host).is_none_or(|old| old.iter().all(|byte| *byte == OLD));
+                assert!(kept, "{what}: written in place");
+            }
+        }
+    }
+}
+
 /// Nothing but so many counts too many, which the test itself has put there.
 fn assert_sound(bytes: &Vec<u8>, leaks: u64, what: &str) {
     let mut others = Vec::new();
@@ -131,7 +179,7 @@ fn assert_sound(bytes: &Vec<u8>, leaks: u64, what: &str) {
 #[test]
 fn a_count_never_goes_below_zero() {
     for cluster in SIZES {
-        let without_space = |what: &str| ["a zero-write", "a discard"].contains(&what);
+        let without_space = |what: &str| ["a zero-write that unmaps", "a discard"].contains(&what);
         for (what, request, ..) in replacing(cluster).into_iter().filter(|r| without_space(r.0)) {
             let image = Shared::new(cluster, 0, 0);
             let tried = try_in_memory(&image.bytes, |_| vec![request, Request::flush()]);

@@ -91,7 +91,7 @@ impl Compressors {
     }
 
     /// Writes compressed clusters, several at once; after an error no more begin. The error comes with the offset of
-    /// its cluster.
+    /// its cluster, the first of those that failed.
     pub async fn write(
         &self,
         clusters: Vec<(u64, CompressedCluster)>,
@@ -113,8 +113,11 @@ impl Compressors {
                 let before = running.len();
                 running.retain_mut(|write| match write.as_mut().poll(cx) {
                     Poll::Ready(written) => {
-                        let earlier = std::mem::replace(&mut result, Ok(()));
-                        result = earlier.and(written);
+                        if let Err((offset, error)) = written
+                            && result.as_ref().err().is_none_or(|(first, _)| offset < *first)
+                        {
+                            result = Err((offset, error));
+                        }
                         false
                     }
                     Poll::Pending => true,

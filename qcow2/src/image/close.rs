@@ -107,6 +107,7 @@ impl Layer {
             losses
         };
         self.lower_now(losses).await?;
+        self.trim_blocks().await?;
         if let Some(end) = self.end_of_use().await? {
             // A block that the disk may name or not stays within the file, and so does what is in use although nothing
             // counts it.

@@ -95,13 +95,9 @@ impl Layer {
             state.refcounts.half_named = Some((index, cluster));
             state.refcounts.table_with(0, std::iter::once((index, cluster)), &self.geometry)
         };
-        let unit = self.storage.alignment().max(512).min(self.geometry.cluster_size());
+        let unit = self.table_unit();
         let within = index as u64 * TABLE_ENTRY_BYTES / unit * unit;
-        let entries = table
-            .iter()
-            .skip(usize::try_from(within / TABLE_ENTRY_BYTES).expect("the table is in memory"))
-            .take(usize::try_from(unit / TABLE_ENTRY_BYTES).expect("a sector is small"));
-        let bytes: Vec<u8> = entries.flat_map(|raw| raw.to_be_bytes()).collect();
+        let bytes = table_bytes(&table, within, unit);
         let lane = self.service.lane();
         self.storage
             .write(lane, place.get() + within, &IoMem::aligned(&bytes), Flags::empty())
@@ -109,7 +105,13 @@ impl Layer {
         let mut state = self.lock();
         state.refcounts.half_named = None;
         state.refcounts.replace_table(table);
+        state.refcounts.note_made(index);
         Ok(())
+    }
+
+    /// Bytes of the refcount table that are written at once.
+    pub(super) fn table_unit(&self) -> u64 {
+        self.storage.alignment().max(512).min(self.geometry.cluster_size())
     }
 
     /// Replaces the refcount table by one that has an entry `index`. The table, and blocks for the range that it
@@ -251,6 +253,15 @@ impl Layer {
         let place = self.geometry.host_offset(cluster).get();
         self.storage.write(self.service.lane(), place, &IoMem::aligned(bytes), Flags::empty()).await
     }
+}
+
+/// The bytes of a table from an offset in it on, at most so many.
+pub(super) fn table_bytes(table: &[u64], within: u64, len: u64) -> Vec<u8> {
+    let entries = table
+        .iter()
+        .skip(usize::try_from(within / TABLE_ENTRY_BYTES).expect("the table is in memory"))
+        .take(usize::try_from(len / TABLE_ENTRY_BYTES).expect("a sector is small"));
+    entries.flat_map(|raw| raw.to_be_bytes()).collect()
 }
 
 fn saturate(count: u64) -> usize {

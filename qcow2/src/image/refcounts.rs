@@ -4,7 +4,7 @@
 //! change that is not on its way. After a failed write the block is dropped and loaded anew: what the disk has is
 //! then what counts.
 
-use std::collections::{BTreeMap, HashMap, HashSet};
+use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use std::ops::Range;
 use std::sync::Arc;
 
@@ -33,6 +33,8 @@ pub(crate) struct Refcounts {
     floor: HostCluster,
     /// The block whose table entry may be on the disk or not, since its write has failed, and where it lies.
     pub(crate) half_named: Option<(usize, HostCluster)>,
+    /// The blocks that were made since the image was opened.
+    made: BTreeSet<usize>,
     /// What counts should be whose writes have failed: the disk has that, or what was before.
     in_doubt: BTreeMap<HostCluster, u64>,
 }
@@ -50,6 +52,7 @@ impl Refcounts {
             uncounted: HashSet::new(),
             floor: HostCluster::ZERO,
             half_named: None,
+            made: BTreeSet::new(),
             in_doubt: BTreeMap::new(),
         }
     }
@@ -94,6 +97,31 @@ impl Refcounts {
             *entry = RefTableEntry::Block(block).encode(geometry);
         }
         table
+    }
+
+    /// The table without these blocks.
+    pub(crate) fn table_without(&self, blocks: impl Iterator<Item = usize>) -> Vec<u64> {
+        let mut table = self.table.clone();
+        for index in blocks {
+            *table.get_mut(index).expect("the block is named") = 0;
+        }
+        table
+    }
+
+    /// A block was made, and is named.
+    pub(crate) fn note_made(&mut self, index: usize) {
+        self.made.insert(index);
+    }
+
+    /// The blocks that were made since the image was opened.
+    pub(crate) fn made(&self) -> impl Iterator<Item = usize> {
+        self.made.iter().copied()
+    }
+
+    /// The table names this block no more.
+    pub(crate) fn forget_made(&mut self, index: usize) {
+        self.made.remove(&index);
+        self.blocks.remove(&index);
     }
 
     /// The disk has this table now.

@@ -19,6 +19,15 @@ use super::refcounts::{Block, free_runs, with_counts};
 use super::state::{SharedJob, State};
 use crate::address::HostCluster;
 
+/// How far a refill goes.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Reach {
+    /// As far as it takes: somebody waits.
+    Far,
+    /// It is ahead of use, and stops before it would make what might keep the end of the file there.
+    Near,
+}
+
 /// Clusters that a refill has found, all counted by one refcount block.
 struct Found {
     runs: Vec<(HostCluster, u64)>,
@@ -43,7 +52,7 @@ impl Layer {
         state.pools.last_refill > 1
             && state.pools.ready.len() * 2 < state.pools.last_refill
             && state.work.refill.is_none()
-            && !self.stops_before_new_block(state)
+            && !self.stops_before(state, self.geometry.refblock_index(state.refcounts.cursor()))
     }
 
     async fn refill(self: Arc<Self>) -> Result<()> {
@@ -83,8 +92,10 @@ impl Layer {
             return Ok(());
         }
         let mut ask = want;
-        while got < want && (got == 0 || !self.stops_before_new_block(&self.lock())) {
-            match self.claim_new(ask.min(want - got)).await {
+        while got < want {
+            let reach = if got > 0 || self.is_ahead() { Reach::Near } else { Reach::Far };
+            match self.claim_new(ask.min(want - got), reach).await {
+                Ok(0) => break,
                 Ok(count) => got += count,
                 Err(error) if error.is_no_space() && got > 0 => break,
                 // Space or quota is short: less may still fit.
@@ -96,12 +107,20 @@ impl Layer {
         Ok(())
     }
 
-    /// Whether the next refcount block is left to the request that needs it. A block that lies in the range that it
-    /// counts would keep the end of the file there, should nothing else come to be in that range; so it does where the
-    /// clusters of the reservation are not zero.
-    fn stops_before_new_block(&self, state: &State) -> bool {
-        let next = self.geometry.refblock_index(state.refcounts.cursor());
-        let named = state.refcounts.block_at(next, &self.geometry);
+    /// Whether nobody who waits for this refill needs it.
+    fn is_ahead(&self) -> bool {
+        let pools = &self.lock().pools;
+        pools.ready.len() > 0 && !pools.lacks_table()
+    }
+
+    /// Whether a range that the refcounts do not reach yet is left to the request that needs it. A larger refcount table
+    /// lies there for good, whatever becomes of the reservation. And by the policy that zeroes later, so does a block:
+    /// its reservation has no zero cluster for it.
+    fn stops_before(&self, state: &State, index: usize) -> bool {
+        if index >= state.refcounts.table_len() {
+            return true;
+        }
+        let named = state.refcounts.block_at(index, &self.geometry);
         self.policy == AllocPolicy::PerAllocation && named.is_ok_and(|named| named.is_none())
     }
 
@@ -150,9 +169,9 @@ impl Layer {
     }
 
     /// Finds free clusters, makes them ready and counts them. Answers how many.
-    async fn claim_new(self: &Arc<Self>, want: u64) -> Result<u64> {
+    async fn claim_new(self: &Arc<Self>, want: u64, reach: Reach) -> Result<u64> {
         self.storage.point(Event::ClusterAlloc).await;
-        let found = self.find(want).await?;
+        let Some(found) = self.find(want, reach).await? else { return Ok(0) };
         let count = found.runs.iter().map(|(_, len)| len).sum();
         tracing::debug!(path = %self.storage.path(), clusters = count, runs = ?found.runs, "reserve");
         let early = self.breaks(Variant::EntryBeforeRefcount);
@@ -218,8 +237,8 @@ impl Layer {
     }
 
     /// The first free clusters, at most `want`, all in the range of one refcount block. Nobody else looks or takes:
-    /// the slot is held.
-    async fn find(self: &Arc<Self>, want: u64) -> Result<Found> {
+    /// the slot is held. None if there are none within reach.
+    async fn find(self: &Arc<Self>, want: u64, reach: Reach) -> Result<Option<Found>> {
         loop {
             let (cursor, end) = {
                 let state = self.lock();
@@ -228,6 +247,9 @@ impl Layer {
             let index = self.geometry.refblock_index(cursor);
             let block = match self.load_block(index).await? {
                 Some((_, block)) => block,
+                None if reach == Reach::Near && self.stops_before(&self.lock(), index) => {
+                    return Ok(None);
+                }
                 None => self.new_block(index).await?,
             };
             let range_end = self.geometry.refblock_start(index + 1);
@@ -253,7 +275,7 @@ impl Layer {
             state.refcounts.search_from(next);
             state.refcounts.extend_to(next);
             let tables = u64::from(state.pools.lacks_table());
-            return Ok(Found { runs, index, tables });
+            return Ok(Some(Found { runs, index, tables }));
         }
     }
 
