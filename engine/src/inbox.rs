@@ -184,7 +184,14 @@ impl Inbox {
     }
 }
 
-/// One target as seen from the thread of a queue that drives it. Clones are cheap.
+/// One target as seen from the thread of a queue that drives it. Clones are cheap, and stay on that thread; another one
+/// attaches the target to a queue of its own.
+///
+/// ```compile_fail,E0277
+/// fn elsewhere(disk: blkring_engine::Disk) {
+///     std::thread::spawn(move || disk.size());
+/// }
+/// ```
 #[derive(Clone)]
 pub struct Disk {
     pub(crate) port: Rc<Port>,
@@ -314,7 +321,13 @@ impl Disk {
     }
 }
 
-/// A future for the answer of a submitted request.
+/// A future for the answer of a submitted request, on the thread of its queue.
+///
+/// ```compile_fail,E0277
+/// fn elsewhere(receipt: blkring_engine::Receipt) {
+///     std::thread::spawn(move || drop(receipt));
+/// }
+/// ```
 #[must_use = "a receipt tells how the request ended"]
 pub struct Receipt {
     inbox: Rc<Inbox>,

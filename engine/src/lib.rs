@@ -30,6 +30,13 @@
 //! # }
 //! ```
 
+//!
+//! # What it asks of the embedder
+//!
+//! No thread is started and no async runtime is needed; `panic = "abort"` is fine, since nothing relies on unwinding.
+//! Events go to `tracing`; with the feature `log`, to the `log` crate where there is no subscriber. Guest memory is given
+//! by address and owner ([`IoMem::from_segments`]), so that any crate may manage it.
+
 mod buffers;
 mod clock;
 mod device;

@@ -6,7 +6,7 @@
 //! each is polled by itself.
 
 use std::io;
-use std::os::fd::{AsRawFd, RawFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
 
 use crate::sys::{Epoll, EventFd, Trigger};
 use crate::uring::Uring;
@@ -44,8 +44,8 @@ impl Notify {
     }
 }
 
-impl AsRawFd for Notify {
-    fn as_raw_fd(&self) -> RawFd {
-        self.epoll.as_raw_fd()
+impl AsFd for Notify {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.epoll.as_fd()
     }
 }

@@ -11,7 +11,7 @@ mod services;
 use std::future::Future;
 use std::io;
 use std::marker::PhantomData;
-use std::os::fd::{AsRawFd, RawFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
 use std::rc::Rc;
 use std::sync::Arc;
 use std::task::{Context as TaskContext, Poll, Waker};
@@ -171,6 +171,19 @@ impl QueueSeed {
 }
 
 /// One thread's way to any number of targets.
+///
+/// A queue stays on its thread: the kernel takes entries for its ring from that one only. What may be made on one thread
+/// and used on another is its [`QueueSeed`].
+///
+/// ```compile_fail,E0277
+/// let queue = blkring_engine::QueueSeed::new(Default::default()).unwrap().start().unwrap();
+/// std::thread::spawn(move || drop(queue));
+/// ```
+///
+/// ```
+/// let seed = blkring_engine::QueueSeed::new(Default::default()).unwrap();
+/// std::thread::spawn(move || drop(seed.start().unwrap())).join().unwrap();
+/// ```
 pub struct Queue {
     // The order of fields matters: tasks and ports, whose futures hold grants, are dropped after `Drop::drop` has
     // waited for the operations that they issued.
@@ -375,7 +388,7 @@ impl Queue {
     ///
     /// # Errors
     /// Of the kernel, or ENOTSUP for a queue without a ring.
-    pub fn event_fd(&mut self) -> io::Result<RawFd> {
+    pub fn event_fd(&mut self) -> io::Result<BorrowedFd<'_>> {
         let (Some(uring), Some(wake)) = (&self.uring, self.wakeups.event()) else {
             return Err(io::Error::from_raw_os_error(libc::ENOTSUP));
         };
@@ -389,7 +402,8 @@ impl Queue {
                 notify
             }
         };
-        Ok(self.notify.insert(notify).as_raw_fd())
+        let notify: &Notify = self.notify.insert(notify);
+        Ok(notify.as_fd())
     }
 
     /// Where operations for this queue's ring are issued: for what is done outside any target, such as opening an

@@ -2,6 +2,7 @@
 #![allow(clippy::unwrap_used, reason = "helpers of tests: a failed step fails the test")]
 
 use std::future::Future;
+use std::os::fd::AsRawFd as _;
 use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll, Waker};
@@ -153,7 +154,7 @@ fn every_wake_up_makes_the_event_descriptor_readable() {
         }
     });
     let mut queue = queue(4);
-    let fd = queue.event_fd().unwrap();
+    let fd = queue.event_fd().unwrap().as_raw_fd();
     let rounds = std::rc::Rc::new(std::cell::Cell::new(0));
     let counted = rounds.clone();
     queue.spawn(std::future::poll_fn(move |cx| {
@@ -182,7 +183,7 @@ fn the_event_descriptor_tells_of_completions() {
     let disk = RawDisk::new(Storage::open(file.path(), &options).unwrap());
     let mut queue = queue(4);
     let handle = queue.attach(&disk).unwrap();
-    let fd = queue.event_fd().unwrap();
+    let fd = queue.event_fd().unwrap().as_raw_fd();
     handle.queue(Request::write(0, IoMem::from(vec![1; 4096])), 7).unwrap();
     handle.queue(Request::flush(), 8).unwrap();
     let mut answered = Vec::new();

@@ -4,6 +4,11 @@
 //! A test that cannot run here says so through [`report`] and returns; it never passes silently. `cargo xtask test`
 //! collects these lines, and with `--ci` (`BLKRING_CI=1`) a skip panics instead.
 
+/// What the README shows is compiled.
+#[cfg(doctest)]
+#[doc = include_str!("../../README.md")]
+struct Readme;
+
 pub mod beside;
 pub mod counted;
 pub mod crowd;

@@ -41,6 +41,7 @@ pub const RULES: &[(&str, Rule)] = &[
     ("unfinished code", unfinished),
     ("clock", clock),
     ("sync module", sync_module),
+    ("unwinding", unwinding),
     ("unsafety", unsafety),
     ("marks without a reason", marks),
     ("paths of one machine", machine_paths),
@@ -63,6 +64,7 @@ const UNSAFE_FILES: &[&str] = &[
     "engine/src/memory.rs",
     "engine/src/sys.rs",
     "engine/src/uring.rs",
+    "engine/examples/guest_memory.rs",
     "engine/tests/faults/held.rs",
     "engine/tests/queue.rs",
 ];
@@ -154,6 +156,23 @@ fn sync_module(source: Source<'_>) -> Vec<String> {
         }
     }
     complaints
+}
+
+/// An embedder may abort on a panic: nothing may depend on what comes after one.
+fn unwinding(source: Source<'_>) -> Vec<String> {
+    if !source.is_in(CORE_SOURCES) || source.is_unit_tests() {
+        return Vec::new();
+    }
+    let source = Source { text: code::without_tests(source.text), ..source };
+    let instead = "no code of the library relies on unwinding: return an error";
+    words(
+        source,
+        &[
+            (concat!("catch_", "unwind"), instead),
+            (concat!("resume_", "unwind"), instead),
+            (concat!("thread::", "panicking"), instead),
+        ],
+    )
 }
 
 fn unsafety(source: Source<'_>) -> Vec<String> {

@@ -233,9 +233,9 @@ fn a_flush_that_fails_is_told_and_holds_nothing() {
     assert_eq!(w.read(1, NEW * 4096, 512), [0x22; 512]);
 }
 
-/// The image is held still again and again under a crowd, and copied meanwhile. Each copy is whole.
+/// F44. The image is held still again and again under a crowd, and copied meanwhile. Each copy is whole.
 #[test]
-fn copies_of_a_busy_image() {
+fn f44_copies_of_a_busy_image() {
     let directory = tempfile::tempdir().expect("a directory");
     let path = directory.path().join("disk.qcow2");
     let size = 8 << 20;

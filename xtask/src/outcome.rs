@@ -42,6 +42,7 @@ impl Outcome {
         self.failed += other.failed;
         self.skipped += other.skipped;
         self.not_applicable += other.not_applicable;
+        self.notes.extend_from_slice(&other.notes);
     }
 
     /// Tests whose command succeeded: with none of them, nothing was shown.

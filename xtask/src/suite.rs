@@ -25,6 +25,8 @@ pub(crate) enum Action {
     Build(Cargo),
     /// Runs cargo; the tests that it ran are the result.
     Tests(Cargo),
+    /// Builds the examples and runs them by these names: each verifies what it did.
+    Examples(Cargo, Vec<String>),
     /// Packs and builds everything as for publishing.
     Publish(Cargo),
     /// Says why the step cannot run.
@@ -70,7 +72,10 @@ pub(crate) fn steps(place: &Place) -> Vec<Step> {
         },
         Step {
             name: "examples".into(),
-            action: Action::Build(cargo("build --workspace --all-features --examples")),
+            action: Action::Examples(
+                cargo("build --workspace --all-features --examples"),
+                targets(&place.root, "examples").into_iter().collect(),
+            ),
         },
         Step {
             name: "benches".into(),
@@ -136,17 +141,22 @@ pub(crate) fn program() -> std::ffi::OsString {
     std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into())
 }
 
-/// `PACKAGE/tests/NAME.rs` and `PACKAGE/tests/NAME/main.rs`, as cargo finds them, by name. Targets of one name in two
-/// packages are one step.
+/// The targets of integration tests. Those of one name in two packages are one step.
 fn integration_targets(root: &Path) -> BTreeSet<String> {
-    let directories = PACKAGES.iter().map(|package| root.join(package).join("tests"));
+    let mut names = targets(root, "tests");
+    names.remove(LOOM);
+    names
+}
+
+/// `PACKAGE/KIND/NAME.rs` and `PACKAGE/KIND/NAME/main.rs`, as cargo finds them, by name.
+fn targets(root: &Path, kind: &str) -> BTreeSet<String> {
+    let directories = PACKAGES.iter().map(|package| root.join(package).join(kind));
     let entries = directories.filter_map(|directory| fs::read_dir(directory).ok()).flatten();
     let paths = entries.flatten().map(|entry| entry.path());
     let targets = paths.filter(|path| {
         path.extension().is_some_and(|ending| ending == "rs") || path.join("main.rs").exists()
     });
-    let names = targets.filter_map(|path| Some(path.file_stem()?.to_str()?.to_owned()));
-    names.filter(|name| name != LOOM).collect()
+    targets.filter_map(|path| Some(path.file_stem()?.to_str()?.to_owned())).collect()
 }
 
 fn publish(place: &Place) -> Cargo {

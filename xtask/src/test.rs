@@ -84,6 +84,7 @@ impl Run<'_> {
             Action::Program => self.program(step),
             Action::Build(cargo) => self.cargo(step, cargo),
             Action::Tests(cargo) => self.tests(step, cargo),
+            Action::Examples(cargo, names) => self.examples(step, cargo, names),
             Action::Publish(cargo) => match publish::clean(self.place) {
                 Ok(()) => self.cargo(step, cargo),
                 Err(error) => Outcome::fail(format!("cannot clean up: {error}")),
@@ -119,6 +120,28 @@ impl Run<'_> {
         let text = String::from_utf8_lossy;
         let counted = outcome::of_tests(&text(&output), &text(&report));
         if ended.failed > 0 { counted.ended_badly(ended) } else { counted.ended_well() }
+    }
+
+    fn examples(&self, step: &Step, cargo: &Cargo, names: &[String]) -> Outcome {
+        let mut outcome = self.cargo(step, cargo);
+        if outcome.failed == 0 {
+            outcome = Outcome::default();
+            names.iter().for_each(|name| outcome.add(&self.example(name)));
+        }
+        outcome.ended_well()
+    }
+
+    /// An example ends well if what it did is as it should be.
+    fn example(&self, name: &str) -> Outcome {
+        let command = Command::new(self.place.target.join("debug/examples").join(name));
+        let log = self.place.logs().join(format!("example-{name}"));
+        match command::run(command, &log, LIMIT) {
+            Ok(Ended::Exit(status)) if status.success() => Outcome::pass(),
+            other => {
+                let output = fs::read_to_string(&log).unwrap_or_default();
+                Outcome::fail(format!("example {name}: {other:?}: {output}"))
+            }
+        }
     }
 
     /// Runs a cargo command; passed or failed by its exit code.

@@ -19,6 +19,14 @@ fn good(path: &str, text: &str) {
 }
 
 #[test]
+fn unwinding_in_core_crates() {
+    let text = concat!("let it = catch_", "unwind(|| work());\n");
+    bad("unwinding", "engine/src/a.rs", text);
+    good("cli/src/a.rs", text);
+    good("engine/src/a/tests.rs", text);
+}
+
+#[test]
 fn long_files_are_found() {
     bad("file length", "engine/src/x.rs", &"\n".repeat(601));
     good("engine/src/x.rs", &"\n".repeat(600));
