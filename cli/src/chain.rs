@@ -56,12 +56,12 @@ impl Member {
         let path = image.path();
         let format = image.format().map_or_else(|| probe::format(path), Ok)?;
         // A raw image is looked at from outside only. Of others the header is read, which nobody is to change then.
-        let nothing = Claim { uses: Permissions::empty(), denies: Permissions::empty() };
+        let nothing = Claim::new(Permissions::empty(), Permissions::empty());
         let claim = match (format, image.share(share)) {
-            (Format::Qcow2, Share::Locked) => Claim {
-                uses: Permissions::empty(),
-                ..Claim::exclusive(blkring_engine::Access::ReadOnly)
-            },
+            (Format::Qcow2, Share::Locked) => {
+                let reader = Claim::exclusive(blkring_engine::Access::ReadOnly);
+                Claim::new(Permissions::empty(), reader.denies)
+            }
             (Format::Raw, _) | (_, Share::Forced) => nothing,
         };
         let file = probe::locked(path, image.locking(), claim)?;

@@ -239,15 +239,13 @@ fn create_options(
         Some(other) => return Err(not_accepted("compression-type", other)),
     };
     let refcount_bits = given.number("refcount_bits").unwrap_or(16);
-    Ok(CreateOptions {
-        size,
-        cluster_size: given.number("cluster_size").unwrap_or(65536),
-        version,
-        refcount_bits: u32::try_from(refcount_bits).unwrap_or(u32::MAX),
-        compression,
-        backing,
-        compatible,
-    })
+    Ok(CreateOptions::new(size)
+        .cluster_size(given.number("cluster_size").unwrap_or(65536))
+        .version(version)
+        .refcount_bits(u32::try_from(refcount_bits).unwrap_or(u32::MAX))
+        .compression(compression)
+        .backing(backing)
+        .compatible(compatible))
 }
 
 fn not_made(path: &Path, error: &FileError) -> String {

@@ -167,7 +167,7 @@ impl AnyDisk {
             Access::ReadWrite => options.writable(),
         };
         let lane = queue.lane();
-        let files = FileOpener { options: opening.file() };
+        let files = FileOpener::new(opening.file());
         let opener = Files::new(files, &image.wishes().below);
         let opened = queue.block_on(Image::open(&lane, storage, &opener, options))?;
         let opened = opened.map_err(|error| {

@@ -136,6 +136,7 @@ fn raw_size(
             Preallocation::Off => storage.resize(&lane, new).await?,
             Preallocation::Falloc | Preallocation::Full => storage.grow(&lane, new).await?,
             Preallocation::Metadata => return Ok(Err("Unsupported preallocation mode: metadata")),
+            _ => return Ok(Err("Unsupported preallocation mode")),
         }
         if preallocation == Preallocation::Full {
             write_zeros(storage, &lane, (old, new)).await?;

@@ -36,6 +36,7 @@ pub enum Action {
 
 /// A request: an action at an offset in bytes. Any alignment is accepted.
 #[derive(Debug, Clone)]
+#[non_exhaustive]
 pub struct Request {
     /// What to do, with its memory or length.
     pub action: Action,
@@ -106,6 +107,7 @@ impl Request {
 
 /// The answer to one accepted request.
 #[derive(Debug, Clone)]
+#[non_exhaustive]
 pub struct Completion {
     /// As given at submission.
     pub user_data: u64,

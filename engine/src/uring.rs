@@ -82,6 +82,7 @@ pub enum Obstacle {
 /// There is no ring: one line that says what is in the way.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[error("io_uring is not available: {}", .obstacle)]
+#[non_exhaustive]
 pub struct RingUnavailable {
     /// What is in the way.
     pub obstacle: Obstacle,

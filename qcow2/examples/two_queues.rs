@@ -18,6 +18,7 @@ use blkring_engine::{
     Turn, WouldBlock,
 };
 use blkring_qcow2::{CreateOptions, FileOpener, Image, ImageOptions, Layout};
+use rustix::buffer::spare_capacity;
 use rustix::event::{EventfdFlags, epoll, eventfd};
 use rustix::io::{Errno, retry_on_intr};
 
@@ -28,6 +29,9 @@ const BLOCK: u64 = 16384;
 
 /// Requests that the guest has under way at once, on each virtqueue.
 const DEPTH: u64 = 64;
+
+/// What is added to an eventfd to make it readable: any number will do.
+const KICK: [u8; 8] = 1u64.to_le_bytes();
 
 /// The guest's side of a virtqueue.
 struct Driver {
@@ -68,9 +72,8 @@ fn serve(seed: QueueSeed, image: &Arc<Image>, device: &Device) -> Result<(), Fai
         while queue.turn()? == Turn::Busy {}
         answer(&mut queue, device)?;
         if open || queue.unfinished() > 0 {
-            let space = rustix::buffer::spare_capacity(&mut events);
             // Shared work of an image interrupts calls that wait.
-            retry_on_intr(|| epoll::wait(&poll, &mut *space, None))?;
+            retry_on_intr(|| epoll::wait(&poll, spare_capacity(&mut events), None))?;
             events.clear();
         }
     }
@@ -108,7 +111,7 @@ impl Driver {
             self.requests.send((count, request))?;
             count += 1;
         }
-        rustix::io::write(&self.kick, &1u64.to_ne_bytes())?;
+        rustix::io::write(&self.kick, &KICK)?;
         for _ in 0..count {
             self.answers.recv()?.result?;
         }
@@ -119,7 +122,7 @@ impl Driver {
     fn close(self) -> Result<(), Failure> {
         let Driver { requests, kick, .. } = self;
         drop(requests);
-        rustix::io::write(&kick, &1u64.to_ne_bytes())?;
+        rustix::io::write(&kick, &KICK)?;
         Ok(())
     }
 }
@@ -142,7 +145,7 @@ fn guest(driver: Driver, first: u64) -> Result<u64, Failure> {
 
 /// A new image is a few writes to an empty file.
 fn create(path: &Path, size: u64) -> Result<(), Failure> {
-    let layout = Layout::plan(&CreateOptions { size, ..CreateOptions::default() })?;
+    let layout = Layout::plan(&CreateOptions::new(size))?;
     let file = File::create_new(path)?;
     file.set_len(layout.file_length)?;
     for write in &layout.writes {

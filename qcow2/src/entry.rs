@@ -26,6 +26,7 @@ use bits::{COMPRESSED, COPIED, OFFSET, REFTABLE_OFFSET, ZERO};
 
 /// An entry of a table that cannot be followed. The caller knows which entry of which table.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
 pub enum EntryError {
     /// Bits that the format reserves are set.
     #[error("entry {raw:#018x} has reserved bits {bits:#x} set")]

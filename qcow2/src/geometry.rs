@@ -55,6 +55,7 @@ impl Version {
 
 /// Why a cluster size and a virtual size make no image.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
 pub enum GeometryError {
     /// The cluster size is none of 512 bytes to 2 MiB.
     #[error(

@@ -19,6 +19,7 @@ const SECTOR_BYTES: u64 = 512;
 
 /// What a new image shall be.
 #[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct CreateOptions {
     /// The virtual size in bytes; rounded up to a multiple of 512.
     pub size: u64,
@@ -52,8 +53,58 @@ impl Default for CreateOptions {
     }
 }
 
+impl CreateOptions {
+    /// An empty image of version 3 with clusters of 64 KiB, and so many bytes of virtual disk.
+    pub fn new(size: u64) -> Self {
+        Self { size, ..Self::default() }
+    }
+
+    /// The same with clusters of so many bytes.
+    #[must_use]
+    pub fn cluster_size(mut self, bytes: u64) -> Self {
+        self.cluster_size = bytes;
+        self
+    }
+
+    /// The same in this version of the format.
+    #[must_use]
+    pub fn version(mut self, version: Version) -> Self {
+        self.version = version;
+        self
+    }
+
+    /// The same with refcounts of so many bits.
+    #[must_use]
+    pub fn refcount_bits(mut self, bits: u32) -> Self {
+        self.refcount_bits = bits;
+        self
+    }
+
+    /// The same with this way to compress clusters.
+    #[must_use]
+    pub fn compression(mut self, compression: Compression) -> Self {
+        self.compression = compression;
+        self
+    }
+
+    /// The same over this backing file, or over none.
+    #[must_use]
+    pub fn backing(mut self, backing: impl Into<Option<Backing>>) -> Self {
+        self.backing = backing.into();
+        self
+    }
+
+    /// The same with these feature bits.
+    #[must_use]
+    pub fn compatible(mut self, compatible: Compatible) -> Self {
+        self.compatible = compatible;
+        self
+    }
+}
+
 /// Why there can be no such image.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
 pub enum CreateError {
     /// The cluster size is no power of two from 512 bytes to 2 MiB.
     #[error("a cluster size of {cluster_size} bytes is not a power of two from 512 to 2097152")]

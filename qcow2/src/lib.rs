@@ -11,7 +11,7 @@
 //! # let directory = tempfile::tempdir()?;
 //! # let path = directory.path().join("disk.qcow2");
 //! // A new image is a few writes to an empty file, the header last.
-//! let layout = Layout::plan(&CreateOptions { size: 1 << 30, ..CreateOptions::default() })?;
+//! let layout = Layout::plan(&CreateOptions::new(1 << 30))?;
 //! let file = std::fs::File::create_new(&path)?;
 //! file.set_len(layout.file_length)?;
 //! for write in &layout.writes {
@@ -39,8 +39,8 @@
 //! ```
 //!
 //! An image that is dropped without [`Image::close`] is as after a power cut: what was flushed is there, and the
-//! reservation is found again when it is next opened for writing. Nothing here locks the file: that no second
-//! program writes it is the embedder's duty. [`FileOpener`] follows any path that an image names; an embedder that
+//! reservation is found again when it is next opened for writing. Its file is locked while it is open, against all who
+//! ask for the lock, unless the storage was opened otherwise. [`FileOpener`] follows any path that an image names; an embedder that
 //! does not trust its images brings an [`Opener`] of its own.
 //!
 //! # Points

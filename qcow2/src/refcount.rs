@@ -10,6 +10,7 @@ pub struct RefcountWidth(u32);
 
 /// Why a count cannot be set.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
 pub enum RefcountError {
     /// The block has no such count.
     #[error("a refcount block has no count {index}")]

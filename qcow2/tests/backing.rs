@@ -14,8 +14,8 @@ use blkring_qcow2::{Backing, CreateOptions, FileOpener, Image, ImageOptions, Lay
 const SIZE: u64 = 1 << 20;
 
 fn create(path: &Path, name: &[u8], format: &str) {
-    let backing = Some(Backing { name: name.to_vec(), format: format.into() });
-    let options = CreateOptions { size: SIZE, backing, ..CreateOptions::default() };
+    let backing = Some(Backing::new(name, format));
+    let options = CreateOptions::new(SIZE).backing(backing);
     let layout = Layout::plan(&options).unwrap();
     let file = fs::File::create(path).unwrap();
     for write in &layout.writes {

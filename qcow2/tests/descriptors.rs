@@ -41,7 +41,7 @@ fn cycle(queues: &mut [Queue; 2], path: &Path) {
 #[test]
 fn a_queue_keeps_no_descriptor_of_an_image_that_is_gone() {
     let file = tempfile::NamedTempFile::new().unwrap();
-    let options = CreateOptions { size: 1 << 20, ..CreateOptions::default() };
+    let options = CreateOptions::new(1 << 20);
     let layout = Layout::plan(&options).unwrap();
     file.as_file().set_len(layout.file_length).unwrap();
     for write in &layout.writes {

@@ -12,8 +12,8 @@ const K: u64 = 1 << 10;
 const M: u64 = 1 << 20;
 
 fn create(path: &Path, size: u64, cluster_size: u64, below: Option<(&str, &str)>) {
-    let backing = below.map(|(name, format)| Backing { name: name.into(), format: format.into() });
-    let options = CreateOptions { size, cluster_size, backing, ..CreateOptions::default() };
+    let backing = below.map(|(name, format)| Backing::new(name, format));
+    let options = CreateOptions::new(size).cluster_size(cluster_size).backing(backing);
     let layout = Layout::plan(&options).unwrap();
     let file = std::fs::File::create(path).unwrap();
     for write in &layout.writes {

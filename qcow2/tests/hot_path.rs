@@ -31,8 +31,7 @@ fn round(queue: &mut Queue, disk: &blkring_engine::Disk, mem: &IoMem) {
 }
 
 fn warm_allocations(path: &Path) -> u64 {
-    let layout =
-        Layout::plan(&CreateOptions { size: 64 << 20, ..CreateOptions::default() }).unwrap();
+    let layout = Layout::plan(&CreateOptions::new(64 << 20)).unwrap();
     let mut bytes = vec![0; usize::try_from(layout.file_length).unwrap()];
     for write in &layout.writes {
         let at = usize::try_from(write.offset.get()).unwrap();
@@ -82,8 +81,7 @@ fn reads_and_overwrites_allocate_nothing() {
 #[test]
 fn a_zero_write_takes_no_memory_for_its_zeros() {
     let file = tempfile::NamedTempFile::new().unwrap();
-    let options =
-        CreateOptions { size: 64 << 20, cluster_size: 2 << 20, ..CreateOptions::default() };
+    let options = CreateOptions::new(64 << 20).cluster_size(2 << 20);
     let layout = Layout::plan(&options).unwrap();
     let mut bytes = vec![0; usize::try_from(layout.file_length).unwrap()];
     for write in &layout.writes {

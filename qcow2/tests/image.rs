@@ -45,7 +45,7 @@ fn what_is_written_is_read_back_and_the_image_is_clean() {
     for cluster_size in [512, 4096, 65536, 2 << 20] {
         let path = directory.path().join(format!("image-{cluster_size}"));
         let size = 8 << 20;
-        create(&path, &CreateOptions { size, cluster_size, ..CreateOptions::default() });
+        create(&path, &CreateOptions::new(size).cluster_size(cluster_size));
         let mut queue = queue();
         let image = open(&mut queue, &path, ImageOptions::new().writable());
         let disk = queue.attach(&image).unwrap();
@@ -116,11 +116,8 @@ fn a_write_over_a_backing_file_keeps_what_is_around_it() {
     let base = directory.path().join("base.raw");
     std::fs::write(&base, vec![0xaa; 200_000]).unwrap();
     let path = directory.path().join("top.qcow2");
-    let backing = Backing { name: b"base.raw".to_vec(), format: b"raw".to_vec() };
-    create(
-        &path,
-        &CreateOptions { size: 1 << 20, backing: Some(backing), ..CreateOptions::default() },
-    );
+    let backing = Backing::new(b"base.raw", b"raw");
+    create(&path, &CreateOptions::new(1 << 20).backing(Some(backing)));
     let mut queue = queue();
     let image = open(&mut queue, &path, ImageOptions::new().writable());
     let disk = queue.attach(&image).unwrap();
@@ -149,7 +146,7 @@ fn a_write_over_a_backing_file_keeps_what_is_around_it() {
 fn read_only_means_read_only() {
     let directory = tempfile::tempdir().unwrap();
     let path = directory.path().join("image");
-    create(&path, &CreateOptions { size: 1 << 20, ..CreateOptions::default() });
+    create(&path, &CreateOptions::new(1 << 20));
     let before = std::fs::read(&path).unwrap();
     let mut queue = queue();
     let image = open(&mut queue, &path, ImageOptions::new());
@@ -167,7 +164,7 @@ fn read_only_means_read_only() {
 fn what_a_crash_left_reserved_is_used_again() {
     let directory = tempfile::tempdir().unwrap();
     let path = directory.path().join("image");
-    create(&path, &CreateOptions { size: 64 << 20, ..CreateOptions::default() });
+    create(&path, &CreateOptions::new(64 << 20));
     let mut sizes = Vec::new();
     for round in 0..6u64 {
         let mut queue = queue();
@@ -205,7 +202,7 @@ fn an_image_that_counts_its_own_tables_as_free_is_not_destroyed() {
     for policy in [AllocPolicy::Ahead, AllocPolicy::PerAllocation] {
         for cluster in 0..4 {
             let path = directory.path().join(format!("image-{policy:?}-{cluster}"));
-            create(&path, &CreateOptions { size: 1 << 20, ..CreateOptions::default() });
+            create(&path, &CreateOptions::new(1 << 20));
             let file = std::fs::File::options().write(true).open(&path).unwrap();
             file.write_all_at(&[0, 0], 2 * 65536 + 2 * cluster).unwrap();
             let before = std::fs::read(&path).unwrap();
@@ -245,7 +242,7 @@ fn an_l2_table_in_the_place_of_another_structure_is_not_written() {
     use std::os::unix::fs::FileExt;
     let directory = tempfile::tempdir().unwrap();
     let path = directory.path().join("image");
-    create(&path, &CreateOptions { size: 64 << 20, ..CreateOptions::default() });
+    create(&path, &CreateOptions::new(64 << 20));
     let [l1, reftable, block] = places(&path);
     for target in [l1, reftable, block] {
         let file = std::fs::OpenOptions::new().write(true).open(&path).unwrap();
@@ -263,7 +260,7 @@ fn counts_without_end_are_not_taken_for_a_reservation() {
     const CLUSTER: u64 = 65536;
     let directory = tempfile::tempdir().unwrap();
     let path = directory.path().join("image");
-    create(&path, &CreateOptions { size: 64 << 20, ..CreateOptions::default() });
+    create(&path, &CreateOptions::new(64 << 20));
     let [_, reftable, _] = places(&path);
     let file = std::fs::OpenOptions::new().write(true).open(&path).unwrap();
     // Every other cluster is counted and not in use.
@@ -283,7 +280,7 @@ fn counts_without_end_are_not_taken_for_a_reservation() {
 fn a_zero_write_without_fallback_writes_no_zeros() {
     let directory = tempfile::tempdir().unwrap();
     let path = directory.path().join("image");
-    create(&path, &CreateOptions { size: 1 << 20, ..CreateOptions::default() });
+    create(&path, &CreateOptions::new(1 << 20));
     let mut queue = queue();
     let image = open(&mut queue, &path, ImageOptions::new().writable());
     let disk = queue.attach(&image).unwrap();

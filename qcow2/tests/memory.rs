@@ -22,7 +22,7 @@ fn queue() -> Queue {
 }
 
 fn image(size: u64) -> Arc<Image> {
-    let options = CreateOptions { size, cluster_size: CLUSTER, ..CreateOptions::default() };
+    let options = CreateOptions::new(size).cluster_size(CLUSTER);
     let layout = Layout::plan(&options).unwrap();
     let mut bytes = vec![0; usize::try_from(layout.file_length).unwrap()];
     for write in &layout.writes {

@@ -112,7 +112,7 @@ pub fn everything(image: &Image) -> Vec<Request> {
 /// If it cannot be made.
 pub fn sample(cluster_size: u64) -> Vec<u8> {
     let table = cluster_size / 8 * cluster_size;
-    let options = CreateOptions { size: 4 * table, cluster_size, ..CreateOptions::default() };
+    let options = CreateOptions::new(4 * table).cluster_size(cluster_size);
     let layout = Layout::plan(&options).expect("the options are sound");
     let mut bytes = vec![0; usize::try_from(layout.file_length).expect("small")];
     for write in &layout.writes {

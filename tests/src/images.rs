@@ -32,7 +32,7 @@ pub fn create(path: &Path, options: &CreateOptions) {
 
 /// A backing file in the directory of the image that names it.
 pub fn backing(name: &str, format: &str) -> Option<Backing> {
-    Some(Backing { name: name.into(), format: format.into() })
+    Some(Backing::new(name, format))
 }
 
 /// A queue of the calling thread.
@@ -59,7 +59,7 @@ pub fn try_open(
 ) -> std::result::Result<Arc<Image>, OpenError> {
     let storage = Storage::open(path, &OpenOptions::new().access(options.access).cache(cache))?;
     let lane = queue.lane();
-    let opener = FileOpener { options: OpenOptions::new().cache(cache) };
+    let opener = FileOpener::new(OpenOptions::new().cache(cache));
     queue.block_on(Image::open(&lane, storage, &opener, options)).expect("the ring works")
 }
 

@@ -34,7 +34,7 @@ impl Below {
                 backing("base.raw", "raw")
             }
         };
-        create(&path, &CreateOptions { size, backing, ..CreateOptions::default() });
+        create(&path, &CreateOptions::new(size).backing(backing));
         path
     }
 }

@@ -84,16 +84,15 @@ fn theirs(path: &Path) -> (CheckReport, String) {
     let fields: HashMap<String, serde_json::Value> =
         serde_json::from_slice(&output.stdout).expect("JSON");
     let number = |name: &str| fields.get(name).and_then(serde_json::Value::as_u64).unwrap_or(0);
-    let report = CheckReport {
-        check_errors: number("check-errors"),
-        image_end_offset: number("image-end-offset"),
-        corruptions: number("corruptions"),
-        leaks: number("leaks"),
-        total_clusters: number("total-clusters"),
-        allocated_clusters: number("allocated-clusters"),
-        fragmented_clusters: number("fragmented-clusters"),
-        compressed_clusters: number("compressed-clusters"),
-    };
+    let mut report = CheckReport::default();
+    report.check_errors = number("check-errors");
+    report.image_end_offset = number("image-end-offset");
+    report.corruptions = number("corruptions");
+    report.leaks = number("leaks");
+    report.total_clusters = number("total-clusters");
+    report.allocated_clusters = number("allocated-clusters");
+    report.fragmented_clusters = number("fragmented-clusters");
+    report.compressed_clusters = number("compressed-clusters");
     (report, stderr)
 }
 

@@ -52,7 +52,7 @@ fn compare(options: &CreateOptions) {
 }
 
 fn options(cluster_size: u64, size: u64) -> CreateOptions {
-    CreateOptions { cluster_size, size, ..CreateOptions::default() }
+    CreateOptions::new(size).cluster_size(cluster_size)
 }
 
 #[test]
@@ -82,13 +82,9 @@ fn images_with_backing_and_lazy_refcounts() {
     }
     for bits in 9..=21 {
         for (name, format) in [(1, "raw"), (8, "qcow2"), (376, "raw")] {
-            let backing = Backing { name: vec![b'x'; name], format: format.into() };
+            let backing = Backing::new(vec![b'x'; name], format);
             let compatible = Compatible::LAZY_REFCOUNTS;
-            compare(&CreateOptions {
-                backing: Some(backing),
-                compatible,
-                ..options(1 << bits, GIB)
-            });
+            compare(&options(1 << bits, GIB).backing(Some(backing)).compatible(compatible));
         }
     }
 }
@@ -109,7 +105,7 @@ fn images_of_all_refcount_widths() {
     for refcount_bits in [1, 2, 4, 8, 32, 64] {
         for (bits, sizes) in SIZES {
             for &size in *sizes {
-                compare(&CreateOptions { refcount_bits, ..options(1 << bits, size) });
+                compare(&options(1 << bits, size).refcount_bits(refcount_bits));
             }
         }
     }
@@ -122,11 +118,11 @@ fn images_of_version_2_and_of_zstd() {
     }
     for (bits, sizes) in SIZES {
         for &size in *sizes {
-            let backing = Backing { name: b"a base".into(), format: "qcow2".into() };
+            let backing = Backing::new(b"a base", "qcow2");
             for backing in [None, Some(backing)] {
-                let plain = CreateOptions { backing, ..options(1 << bits, size) };
-                compare(&CreateOptions { version: Version::V2, ..plain.clone() });
-                compare(&CreateOptions { compression: Compression::Zstd, ..plain });
+                let plain = options(1 << bits, size).backing(backing);
+                compare(&plain.clone().version(Version::V2));
+                compare(&plain.clone().compression(Compression::Zstd));
             }
         }
     }
@@ -134,15 +130,15 @@ fn images_of_version_2_and_of_zstd() {
 
 #[test]
 fn what_an_image_cannot_be_is_refused_as_qemu_img_does() {
-    let old = || CreateOptions { version: Version::V2, ..options(65536, MIB) };
+    let old = || options(65536, MIB).version(Version::V2);
     let lazy = Compatible::LAZY_REFCOUNTS;
     let refused = [
-        CreateOptions { refcount_bits: 8, ..old() },
-        CreateOptions { compression: Compression::Zstd, ..old() },
-        CreateOptions { compatible: lazy, ..old() },
-        CreateOptions { refcount_bits: 0, ..options(65536, MIB) },
-        CreateOptions { refcount_bits: 3, ..options(65536, MIB) },
-        CreateOptions { refcount_bits: 128, ..options(65536, MIB) },
+        old().refcount_bits(8),
+        old().compression(Compression::Zstd),
+        old().compatible(lazy),
+        options(65536, MIB).refcount_bits(0),
+        options(65536, MIB).refcount_bits(3),
+        options(65536, MIB).refcount_bits(128),
     ];
     for options in refused {
         let error = Layout::plan(&options).expect_err("no such image");

@@ -43,12 +43,7 @@ const PASSED: &[Event] = &[
 
 fn make(directory: &Path) {
     fs::write(directory.join("base"), vec![0xBB; SIZE as usize]).unwrap();
-    let options = CreateOptions {
-        size: SIZE,
-        cluster_size: CLUSTER,
-        backing: backing("base", "raw"),
-        ..CreateOptions::default()
-    };
+    let options = CreateOptions::new(SIZE).cluster_size(CLUSTER).backing(backing("base", "raw"));
     images::create(&directory.join("image"), &options);
 }
 
@@ -58,7 +53,7 @@ fn open(queue: &mut Queue, path: &Path, faults: &Arc<Faults>) -> Option<Arc<Imag
     let lane = queue.lane();
     let options = ImageOptions::new().writable().reserve_bytes(16 * CLUSTER);
     let options = options.policy(AllocPolicy::Ahead).cache_bytes(4096);
-    let opener = FileOpener { options: OpenOptions::new() };
+    let opener = FileOpener::new(OpenOptions::new());
     queue.block_on(Image::open(&lane, storage, &opener, options)).unwrap().ok()
 }
 

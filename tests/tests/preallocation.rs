@@ -38,8 +38,8 @@ fn a_new_disk_has_all_its_clusters() {
         for (cluster_size, size) in [(512, (2 << 20) + 512), (65536, 40 << 20), (2 << 20, 9 << 20)]
         {
             for mode in MODES {
-                let plain = CreateOptions { size, cluster_size, ..CreateOptions::default() };
-                create(&path, &CreateOptions { version, ..plain });
+                let plain = CreateOptions::new(size).cluster_size(cluster_size);
+                create(&path, &plain.clone().version(version));
                 let mut opened = Opened::writable(&path, Cache::Cached);
                 let image = opened.image.clone();
                 opened.run(async move { image.preallocate(mode).await }).unwrap();
@@ -77,7 +77,7 @@ fn what_is_new_of_a_growing_disk_has_its_clusters() {
                 let backing = below.clone();
                 create(
                     &path,
-                    &CreateOptions { size: sizes[0], cluster_size, backing, ..Default::default() },
+                    &CreateOptions::new(sizes[0]).cluster_size(cluster_size).backing(backing),
                 );
                 let mut opened = Opened::writable(&path, Cache::Cached);
                 for size in &sizes[1..] {
@@ -107,7 +107,7 @@ fn a_backing_file_is_not_hidden() {
     let path = directory.path().join("disk.qcow2");
     std::fs::write(directory.path().join("base.raw"), vec![0xAA; 4096]).unwrap();
     let backing = backing("base.raw", "raw");
-    create(&path, &CreateOptions { size: 1 << 20, backing, ..CreateOptions::default() });
+    create(&path, &CreateOptions::new(1 << 20).backing(backing));
     let mut opened = Opened::writable(&path, Cache::Cached);
     let image = opened.image.clone();
     let error = opened.run(async move { image.preallocate(Preallocation::Metadata).await });

@@ -75,7 +75,7 @@ fn visit(image: &Arc<Image>, visitor: u64) -> (u64, u64) {
 fn queues_come_and_go_under_load() {
     let directory = tempfile::tempdir().expect("a directory");
     let path = directory.path().join("disk.qcow2");
-    create(&path, &CreateOptions { size: CROWD + 2 * PART, ..CreateOptions::default() });
+    create(&path, &CreateOptions::new(CROWD + 2 * PART));
     let mut own = Opened::writable(&path, Cache::Cached);
     let image = own.image.clone();
     let visitors: Vec<_> = (0..2)

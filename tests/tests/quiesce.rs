@@ -239,7 +239,7 @@ fn f44_copies_of_a_busy_image() {
     let directory = tempfile::tempdir().expect("a directory");
     let path = directory.path().join("disk.qcow2");
     let size = 8 << 20;
-    create(&path, &CreateOptions { size, ..CreateOptions::default() });
+    create(&path, &CreateOptions::new(size));
     let mut own = Opened::writable(&path, Cache::Cached);
     let image = own.image.clone();
     let crowd = Crowd { queues: 3, lanes: 4, rounds: 150, fine: 4096, coarse: 1 << 18, seed: 44 };

@@ -67,15 +67,10 @@ impl Ground {
                 backing("base.raw", "raw")
             }
         };
-        let plain = CreateOptions { size, cluster_size, ..CreateOptions::default() };
+        let plain = CreateOptions::new(size).cluster_size(cluster_size);
         if below == Below::LongQcow2 {
             let middle = self.path("middle.qcow2");
-            let options = CreateOptions {
-                size: size + (1 << 20),
-                cluster_size: 65536,
-                backing: named,
-                ..CreateOptions::default()
-            };
+            let options = CreateOptions::new(size + (1 << 20)).cluster_size(65536).backing(named);
             create(&middle, &options);
             let mut middle = Opened::writable(&middle, self.cache);
             for at in (0..size - 5000).step_by(700_001) {
@@ -86,12 +81,9 @@ impl Ground {
                 contents[at as usize..][..bytes.len()].copy_from_slice(&bytes);
             }
             middle.close();
-            create(
-                &self.path(name),
-                &CreateOptions { backing: backing("middle.qcow2", "qcow2"), ..plain },
-            );
+            create(&self.path(name), &plain.clone().backing(backing("middle.qcow2", "qcow2")));
         } else {
-            create(&self.path(name), &CreateOptions { backing: named, ..plain });
+            create(&self.path(name), &plain.clone().backing(named));
         }
         contents
     }

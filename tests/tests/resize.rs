@@ -30,7 +30,7 @@ impl Growing {
         });
         let mut contents = vec![BELOW; below.min(options.size) as usize];
         contents.resize(options.size as usize, 0);
-        create(&path, &CreateOptions { backing, ..options });
+        create(&path, &options.clone().backing(backing));
         let opened = Opened::writable(&path, Cache::Cached);
         Growing { path, opened, contents }
     }
@@ -79,8 +79,7 @@ fn what_is_new_reads_as_zeros_whatever_lies_below() {
     for version in [Version::V2, Version::V3] {
         for (cluster_size, old) in [(512, 100 * 512), (4096, 1 << 20), (65536, 1_000_448)] {
             for below in [0, old / 2 + 100, old, old + 1000, 2 * old + 77, 8 * old] {
-                let options =
-                    CreateOptions { size: old, cluster_size, version, ..Default::default() };
+                let options = CreateOptions::new(old).cluster_size(cluster_size).version(version);
                 let mut image = Growing::new(directory.path(), options, below);
                 if below % 3 != 1 {
                     // The cluster that the old end is in.
@@ -108,8 +107,8 @@ fn tables_of_any_length_move() {
     for refcount_bits in [1, 16, 64] {
         for old in [0, 512, 40 << 10, 3 << 20] {
             let size = old;
-            let plain = CreateOptions { size, cluster_size: 512, ..CreateOptions::default() };
-            let options = CreateOptions { refcount_bits, ..plain };
+            let plain = CreateOptions::new(size).cluster_size(512);
+            let options = plain.clone().refcount_bits(refcount_bits);
             let mut image = Growing::new(directory.path(), options, 0);
             for (step, size) in [4 << 20, 5 << 20, 64 << 20].into_iter().enumerate() {
                 image.grow(size);
@@ -181,7 +180,7 @@ fn a_disk_grows_while_others_write() {
         std::fs::write(directory.path().join("base.raw"), &below).unwrap();
         let path = directory.path().join("top.qcow2");
         let backing = backing("base.raw", "raw");
-        create(&path, &CreateOptions { size: old, cluster_size, backing, ..Default::default() });
+        create(&path, &CreateOptions::new(old).cluster_size(cluster_size).backing(backing));
         let opened = Opened::writable(&path, Cache::Cached);
         let (fine, coarse) = (4096, (2 * cluster_size).max(4096));
         let crowd = Crowd { queues: 2, lanes: 4, rounds: 60, fine, coarse, seed };
@@ -221,7 +220,7 @@ fn a_disk_grows_while_others_write() {
 #[test]
 fn sizes_that_cannot_be_are_refused_and_change_nothing() {
     let directory = tempfile::tempdir().unwrap();
-    let options = CreateOptions { size: 1 << 20, cluster_size: 512, ..CreateOptions::default() };
+    let options = CreateOptions::new(1 << 20).cluster_size(512);
     let mut image = Growing::new(directory.path(), options, 0);
     for (size, errno) in [
         (1000, libc::EINVAL),
@@ -288,7 +287,7 @@ fn a_disk_with_snapshots_grows() {
         return;
     }
     let directory = tempfile::tempdir().unwrap();
-    let options = CreateOptions { size: 1 << 20, cluster_size: 4096, ..CreateOptions::default() };
+    let options = CreateOptions::new(1 << 20).cluster_size(4096);
     let mut image = Growing::new(directory.path(), options.clone(), 0);
     image.write(0, 900_000, 1);
     let Growing { path, opened, contents } = image;
@@ -306,8 +305,7 @@ fn a_disk_with_snapshots_grows() {
     qemu_img(&["snapshot", "-a", "before", name]).unwrap();
     judge(&path, &before);
     // In version 2 nothing says how long the disk of a snapshot is.
-    let image =
-        Growing::new(directory.path(), CreateOptions { version: Version::V2, ..options }, 0);
+    let image = Growing::new(directory.path(), options.clone().version(Version::V2), 0);
     image.end();
     qemu_img(&["snapshot", "-c", "before", name]).unwrap();
     let mut opened = Opened::writable(&path, Cache::Cached);

@@ -164,7 +164,7 @@ fn sizes(fs: Fs, sector: SectorSize, cache: Cache) {
     let Some(mount) = or_skip(Mount::new(fs, sector, 1024)) else { return };
     let path = mount.path().join("image.qcow2");
     for (seed, (cluster_size, size, by)) in (0..).zip(DISKS) {
-        create(&path, &CreateOptions { size, cluster_size, ..CreateOptions::default() });
+        create(&path, &CreateOptions::new(size).cluster_size(cluster_size));
         let opened = Opened::new(&path, cache, ImageOptions::new().writable());
         let size = size.next_multiple_of(512);
         assert_eq!(opened.image.info().virtual_size, size);
@@ -223,7 +223,7 @@ fn a_disk_beyond_the_limit_of_the_format_is_refused_by_both() {
         for (size, possible) in
             [(most, true), (most + 1, false), (most + 512, false), (u64::MAX, false)]
         {
-            let options = CreateOptions { size, cluster_size, ..CreateOptions::default() };
+            let options = CreateOptions::new(size).cluster_size(cluster_size);
             let planned = Layout::plan(&options);
             assert_eq!(planned.is_ok(), possible, "{size} bytes, clusters of {cluster_size}");
             // More than that is no number for qemu-img.

@@ -55,7 +55,7 @@ fn scatter(path: &Path, contents: &mut [u8], rng: &mut Rng) {
 fn written_over_snapshots((cluster_size, size): (u64, u64), policy: AllocPolicy, seed: u64) {
     let directory = tempfile::tempdir().unwrap();
     let path = directory.path().join("image.qcow2");
-    create(&path, &CreateOptions { size, cluster_size, ..CreateOptions::default() });
+    create(&path, &CreateOptions::new(size).cluster_size(cluster_size));
     let mut rng = Rng::new(seed);
     let mut contents = vec![0; size as usize];
     let mut snapshots = Vec::new();

@@ -142,8 +142,7 @@ struct Session {
 fn session(directory: &Path, policy: AllocPolicy, cache: Cache, seed: u64) -> Session {
     let (path, before, log_path) =
         (directory.join("image"), directory.join("before"), directory.join("log"));
-    let options =
-        CreateOptions { size: CLUSTERS * CLUSTER, cluster_size: CLUSTER, ..Default::default() };
+    let options = CreateOptions::new(CLUSTERS * CLUSTER).cluster_size(CLUSTER);
     images::create(&path, &options);
     fs::copy(&path, &before).unwrap();
     let log = log_at(&log_path, 512);
@@ -152,7 +151,7 @@ fn session(directory: &Path, policy: AllocPolicy, cache: Cache, seed: u64) -> Se
     let mut queue = queue();
     let lane = queue.lane();
     let options = ImageOptions::new().writable().policy(policy).reserve_bytes(6 * CLUSTER);
-    let opener = FileOpener { options: OpenOptions::new() };
+    let opener = FileOpener::new(OpenOptions::new());
     let opening = Image::open(&lane, storage, &opener, options);
     let image = queue.block_on(opening).unwrap().unwrap();
     let disk = queue.attach(&image).unwrap();

@@ -158,7 +158,7 @@ fn queue() -> Result<Queue, Failure> {
 
 fn create(path: &Path, format: Format, size: u64) -> Result<(), Failure> {
     let made = match format {
-        Format::Qcow2 => create::image(path, &CreateOptions { size, ..CreateOptions::default() }),
+        Format::Qcow2 => create::image(path, &CreateOptions::new(size)),
         Format::Raw => create::raw(path, size),
     };
     made.map_err(|source| Failure::Create { path: path.display().to_string(), source })

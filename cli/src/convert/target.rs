@@ -122,9 +122,8 @@ fn failure(order: &Order, text: &str) -> Failure {
 
 fn make(order: &Order, size: u64) -> Result<(), Failure> {
     let given = &order.given;
-    let backing = given.text("backing_file").map(|name| Backing {
-        name: name.into(),
-        format: given.text("backing_fmt").unwrap_or_default().into(),
-    });
+    let backing = given
+        .text("backing_file")
+        .map(|name| Backing::new(name, given.text("backing_fmt").unwrap_or_default()));
     create::make(order.target.path(), given, size, backing).map_err(|text| failure(order, &text))
 }

@@ -66,7 +66,7 @@ pub fn read(
             None => text.to_owned(),
         });
     };
-    let backing = Backing { name: backing.into(), format: format.into() };
+    let backing = Backing::new(backing, format);
     Ok(Some((backing, seen.map(|seen| seen.virtual_size()))))
 }
 

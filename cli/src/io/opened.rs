@@ -161,13 +161,10 @@ fn overlay(
     let probed = || probe::format(below.path()).map_err(|reason| Failure::open(below, reason));
     let format = below.format().map_or_else(probed, Ok)?;
     let path = std::path::absolute(below.path()).map_err(cannot)?;
-    let backing = Backing {
-        name: OsString::from(path).into_vec(),
-        format: format.name().as_bytes().to_vec(),
-    };
+    let backing = Backing::new(OsString::from(path).into_vec(), format.name().as_bytes());
     let file = tempfile::Builder::new().prefix("blkring-").tempfile().map_err(cannot)?;
     let file = file.into_temp_path();
-    let plan = CreateOptions { size, backing: Some(backing), ..CreateOptions::default() };
+    let plan = CreateOptions::new(size).backing(Some(backing));
     create::image(&file, &plan)
         .map_err(|source| Failure::Create { path: file.display().to_string(), source })?;
     let name = ImageName::of_file(Path::new(&*file)).of_format(Format::Qcow2);

@@ -58,5 +58,6 @@ fn name(table: TableKind) -> &'static str {
         TableKind::L1 => "Active L1 table",
         TableKind::Refcount => "Reference count table",
         TableKind::Snapshot => "Snapshot table",
+        _ => "Table",
     }
 }

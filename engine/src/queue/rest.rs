@@ -50,8 +50,9 @@ impl Queue {
         if self.uring.is_none() {
             return Ok(Turn::Idle);
         }
-        self.submit()?;
         loop {
+            // Each time: the kernel may have refused some of it for the moment.
+            self.submit()?;
             hint::spin_loop();
             if self.pass()? == Turn::Busy {
                 self.submit()?;

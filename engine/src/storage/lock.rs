@@ -65,6 +65,7 @@ impl Permissions {
 
 /// What somebody who has an image file open does to it, and what nobody else may do meanwhile.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+#[non_exhaustive]
 pub struct Claim {
     /// What is done.
     pub uses: Permissions,
@@ -73,6 +74,11 @@ pub struct Claim {
 }
 
 impl Claim {
+    /// To do what `uses` says, while others may not do what `denies` says.
+    pub const fn new(uses: Permissions, denies: Permissions) -> Self {
+        Claim { uses, denies }
+    }
+
     /// While this one reads, others may read but not write; while it writes, others may only do what denies nothing,
     /// as a [shared](Self::shared) reader does. What a qcow2 image needs, and the default of a storage.
     pub const fn exclusive(access: Access) -> Self {
@@ -111,6 +117,7 @@ impl Claim {
 
 /// Whether locks are taken.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+#[non_exhaustive]
 pub enum LockMode {
     /// Never.
     Off,

@@ -25,6 +25,7 @@ pub enum Access {
 
 /// Whether the host's page cache is used.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+#[non_exhaustive]
 pub enum Cache {
     /// Through the page cache.
     #[default]
@@ -35,6 +36,7 @@ pub enum Cache {
 
 /// What a flush does.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+#[non_exhaustive]
 pub enum Flushing {
     /// It makes what has completed durable (fdatasync).
     #[default]

@@ -38,6 +38,7 @@ impl ReadAt for Vec<u8> {
 
 /// How much a check may take. It ends with [`CheckError::Limit`] where it would take more.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct CheckLimits {
     /// Bytes of memory for counts: 8 or a little more for each host cluster in use. (The L1 table
     /// and the refcount table, 40 MiB at most and never more than the file has, come on top.)
@@ -58,6 +59,20 @@ impl CheckLimits {
             memory: if memory > least.memory { memory } else { least.memory },
             table_bytes: if stored > least.table_bytes { stored } else { least.table_bytes },
         }
+    }
+
+    /// The same with so many bytes of memory for counts.
+    #[must_use]
+    pub const fn memory(mut self, bytes: u64) -> Self {
+        self.memory = bytes;
+        self
+    }
+
+    /// The same with so many bytes of tables to read.
+    #[must_use]
+    pub const fn table_bytes(mut self, bytes: u64) -> Self {
+        self.table_bytes = bytes;
+        self
     }
 
     const DEFAULT: Self = Self { memory: 16 << 20, table_bytes: 256 << 20 };

@@ -11,6 +11,7 @@ use crate::snapshot::SnapshotError;
 
 /// The result of a check, with the numbers that `qemu-img check` gives.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct CheckReport {
     /// Things that could not be checked.
     pub check_errors: u64,
@@ -50,6 +51,7 @@ pub enum Severity {
 
 /// Where in the image a reference is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub enum Place {
     /// The header itself.
     Header,
@@ -110,6 +112,7 @@ impl fmt::Display for Place {
 
 /// Something wrong with an image.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
 pub enum Finding {
     /// An entry says what none may say.
     #[error("{place}: {error}")]
@@ -212,6 +215,7 @@ impl Finding {
 
 /// A limit of a check.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub enum LimitKind {
     /// Memory for counts.
     Memory,
@@ -230,6 +234,7 @@ impl fmt::Display for LimitKind {
 
 /// Why a check has no result.
 #[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
 pub enum CheckError {
     /// The header is refused.
     #[error(transparent)]

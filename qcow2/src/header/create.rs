@@ -17,6 +17,7 @@ const NAME_TABLE_MIN_CLUSTER: u64 = 8192;
 
 /// The backing file of a new image, as the image shall name it.
 #[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct Backing {
     /// Its name: 1 to 1023 bytes without a NUL.
     pub name: Vec<u8>,
@@ -25,6 +26,11 @@ pub struct Backing {
 }
 
 impl Backing {
+    /// A file of this name, with `raw` or `qcow2` in it.
+    pub fn new(name: impl Into<Vec<u8>>, format: impl Into<Vec<u8>>) -> Self {
+        Self { name: name.into(), format: format.into() }
+    }
+
     fn check(&self) -> Result<(), HeaderError> {
         let (name, format) = (self.name.len(), self.format.len());
         if name == 0 || name > MAX_BACKING_NAME_BYTES {

@@ -11,6 +11,7 @@ use crate::geometry::GeometryError;
 
 /// A table that the header names.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub enum TableKind {
     /// The active L1 table.
     L1,

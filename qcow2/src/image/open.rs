@@ -57,9 +57,17 @@ pub trait Opener: Send + Sync {
 
 /// Opens regular files by path, relative names from the directory of the image that names them.
 #[derive(Debug, Clone, Default)]
+#[non_exhaustive]
 pub struct FileOpener {
     /// How files are opened, but for the access.
     pub options: OpenOptions,
+}
+
+impl FileOpener {
+    /// Opens files with these options, but for the access.
+    pub fn new(options: OpenOptions) -> Self {
+        FileOpener { options }
+    }
 }
 
 impl Opener for FileOpener {

@@ -18,6 +18,7 @@ const STEP: u64 = 64 << 20;
 
 /// What is made ready of the space for a new disk, or for the new part of one that grows.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+#[non_exhaustive]
 pub enum Preallocation {
     /// Nothing.
     #[default]

@@ -160,10 +160,9 @@ impl Setup {
         let backing = self.backing.map(|byte| {
             let len = usize::try_from(size).expect("small");
             disk.create_file(BACKING, &vec![byte; len]);
-            Backing { name: BACKING.into(), format: b"raw".to_vec() }
+            Backing::new(BACKING, b"raw")
         });
-        let create =
-            CreateOptions { size, cluster_size: self.cluster, backing, ..CreateOptions::default() };
+        let create = CreateOptions::new(size).cluster_size(self.cluster).backing(backing);
         let layout = Layout::plan(&create).expect("the options are sound");
         let mut bytes = vec![0; usize::try_from(layout.file_length).expect("small")];
         for write in &layout.writes {

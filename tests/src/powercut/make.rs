@@ -100,7 +100,7 @@ pub(super) fn make(config: &Config, rng: &mut Rng, past: &mut Rng) -> Made {
             Some("qcow2")
         }
     };
-    let backing = format.map(|format| Backing { name: BASE.into(), format: format.into() });
+    let backing = format.map(|format| Backing::new(BASE, format));
     disk.create_file(IMAGE, &image_of(config, config.first_sectors(), backing));
     // What is beyond the end is zero when it is there.
     let filled = filled.min(first);
@@ -215,14 +215,11 @@ fn pack(disk: &SimDisk, config: &Config, tokens: &mut [Token]) {
 }
 
 fn image_of(config: &Config, sectors: u64, backing: Option<Backing>) -> Vec<u8> {
-    let options = CreateOptions {
-        size: sectors * SECTOR,
-        version: config.version,
-        refcount_bits: config.refcount_bits,
-        cluster_size: config.cluster,
-        backing,
-        ..CreateOptions::default()
-    };
+    let options = CreateOptions::new(sectors * SECTOR)
+        .version(config.version)
+        .refcount_bits(config.refcount_bits)
+        .cluster_size(config.cluster)
+        .backing(backing);
     let layout = Layout::plan(&options).expect("an image of this size can be made");
     let mut file = vec![0; usize::try_from(layout.file_length).expect("small")];
     for write in &layout.writes {

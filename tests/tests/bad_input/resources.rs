@@ -117,12 +117,7 @@ fn tables_as_large_and_as_many_as_may_be() {
 fn a_chain_of_large_tables() {
     let directory = tempfile::tempdir().unwrap();
     for (name, below) in [("top", backing("base", "qcow2")), ("base", None)] {
-        let options = CreateOptions {
-            size: 127 << 30,
-            cluster_size: 512,
-            backing: below,
-            ..Default::default()
-        };
+        let options = CreateOptions::new(127 << 30).cluster_size(512).backing(below);
         create(&directory.path().join(name), &options);
     }
     let printed = measure("a chain of large tables", &directory.path().join("top"));
@@ -159,11 +154,8 @@ fn a_long_chain() {
     let directory = tempfile::tempdir().unwrap();
     for number in 0..150 {
         let below = (number + 1).to_string();
-        let options = CreateOptions {
-            size: 1 << 40,
-            backing: backing(&below, if number == 149 { "raw" } else { "qcow2" }),
-            ..Default::default()
-        };
+        let options = CreateOptions::new(1 << 40)
+            .backing(backing(&below, if number == 149 { "raw" } else { "qcow2" }));
         create(&directory.path().join(number.to_string()), &options);
     }
     std::fs::write(directory.path().join("150"), [1; 100]).unwrap();

@@ -86,7 +86,7 @@ fn a_cluster_behind_the_end_that_is_named_is_not_given_away() {
 fn where_most_counts_are_wrong_no_free_space_is_trusted() {
     let (cluster, per_table, tables) = (512, 64, 1100);
     let size = (tables + 1) * per_table * cluster;
-    let options = CreateOptions { size, cluster_size: cluster, ..CreateOptions::default() };
+    let options = CreateOptions::new(size).cluster_size(cluster);
     let layout = Layout::plan(&options).unwrap();
     let mut bytes = vec![0; layout.file_length.next_multiple_of(cluster) as usize];
     for write in &layout.writes {

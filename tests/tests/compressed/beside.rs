@@ -76,7 +76,10 @@ fn into_an_image_with_snapshots() {
     let path = dir.path().join("ours.qcow2");
     for (seed, (cluster_size, size)) in (70..).zip(SIZES) {
         let compression = BOTH[seed as usize % 2];
-        create(&path, &CreateOptions { size, cluster_size, compression, ..Default::default() });
+        create(
+            &path,
+            &CreateOptions::new(size).cluster_size(cluster_size).compression(compression),
+        );
         let cluster = cluster_size as usize;
         let count = size.div_ceil(cluster_size) as usize;
         let (first, second) = (contents(size, seed), contents(size, seed + 100));
@@ -146,10 +149,7 @@ fn while_the_disk_grows() {
         let expected = contents(size, seed);
         let mut now = per_step * cluster_size;
         let compression = Compression::Zlib;
-        create(
-            &path,
-            &CreateOptions { size: now, cluster_size, compression, ..Default::default() },
-        );
+        create(&path, &CreateOptions::new(now).cluster_size(cluster_size).compression(compression));
         let mut opened = open(&path, seed);
         for step in 1..=steps {
             let first = (step - 1) * per_step;

@@ -87,8 +87,7 @@ fn below_another_image() {
         convert(dir.path(), &expected, 65536, compression);
         let path = dir.path().join("top.qcow2");
         let below = backing("packed.qcow2", "qcow2");
-        let options =
-            CreateOptions { size, cluster_size: 4096, backing: below, ..Default::default() };
+        let options = CreateOptions::new(size).cluster_size(4096).backing(below);
         create(&path, &options);
         let options = ImageOptions::new().writable().buffer_bytes(1);
         let mut opened = Opened::new(&path, Cache::Cached, options);

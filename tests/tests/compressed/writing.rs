@@ -48,7 +48,7 @@ fn checked(path: &Path) -> CheckReport {
 }
 
 fn options(compression: Compression, (cluster_size, size): (u64, u64)) -> CreateOptions {
-    CreateOptions { size, cluster_size, compression, ..CreateOptions::default() }
+    CreateOptions::new(size).cluster_size(cluster_size).compression(compression)
 }
 
 #[test]
@@ -123,7 +123,7 @@ fn narrow_refcounts() {
             let size = 100 * cluster_size;
             let expected: Vec<u8> = (0..size).map(|at| (at / cluster_size) as u8 + 1).collect();
             let plain = options(Compression::Zlib, (cluster_size, size));
-            create(&path, &CreateOptions { refcount_bits, ..plain });
+            create(&path, &plain.clone().refcount_bits(refcount_bits));
             let mut opened = Opened::writable(&path, Cache::Cached);
             fill(&mut opened, &expected, 16);
             opened.close();
@@ -167,7 +167,7 @@ fn in_several_sessions() {
     let mut expected = contents(size, 50);
     std::fs::write(dir.path().join("base.raw"), &expected).unwrap();
     let plain = options(Compression::Zstd, (cluster, size));
-    create(&path, &CreateOptions { backing: backing("base.raw", "raw"), ..plain });
+    create(&path, &plain.clone().backing(backing("base.raw", "raw")));
     let mut compressor = Compressor::new(Compression::Zstd, cluster as usize).unwrap();
     for session in 0..4u64 {
         let mut opened = Opened::writable(&path, Cache::Cached);

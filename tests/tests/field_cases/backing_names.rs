@@ -129,7 +129,7 @@ const UNNAMED: &[&str] = &[
 ];
 
 /// Takes the format of the backing file out of an image's header.
-fn unname(path: &Path) {
+pub fn unname(path: &Path) {
     let mut bytes = fs::read(path).unwrap();
     assert!(Header::parse(&bytes, HeaderAccess::Read).unwrap().backing_format().is_some());
     let kind = 0xe279_2acau32.to_be_bytes();

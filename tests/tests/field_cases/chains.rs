@@ -32,7 +32,7 @@ fn f37(fs: Fs, sector: SectorSize) {
         base.set_len(base_size).unwrap();
         base.write_all_at(&[0xAA; 200_000], base_size - 200_000).unwrap();
         let backing = backing("base.raw", "raw");
-        create(&path, &CreateOptions { size: 2 * GIB, backing, ..CreateOptions::default() });
+        create(&path, &CreateOptions::new(2 * GIB).backing(backing));
         // Read a window around the border, then write into the border cluster, on both sides and across.
         let (start, len) = (GIB - (256 << 10), 512 << 10);
         let mut window = vec![0; len];
@@ -73,7 +73,7 @@ fn f37_on_ext4() {
 /// An image of no great size over `below`.
 fn link(directory: &Path, name: &str, below: &str) {
     let backing = backing(below, "qcow2");
-    let options = CreateOptions { size: 1 << 20, cluster_size: 512, backing, ..Default::default() };
+    let options = CreateOptions::new(1 << 20).cluster_size(512).backing(backing);
     create(&directory.join(name), &options);
 }
 
@@ -111,10 +111,7 @@ fn f40_a_chain_of_ten_thousand_is_refused() {
     for number in 0..DEPTH {
         link(directory, &number.to_string(), &(number + 1).to_string());
     }
-    create(
-        &directory.join(DEPTH.to_string()),
-        &CreateOptions { size: 1 << 20, ..Default::default() },
-    );
+    create(&directory.join(DEPTH.to_string()), &CreateOptions::new(1 << 20));
     let error = refused(&directory.join("0"));
     assert!(matches!(error, OpenError::TooDeep { .. }), "{error}");
     // The end of it is near enough.

@@ -23,10 +23,7 @@ fn f32_zeros_over_compressed_clusters_stay_zeros() {
         for policy in [AllocPolicy::Ahead, AllocPolicy::PerAllocation] {
             for flags in [Flags::empty(), Flags::MAY_UNMAP] {
                 let backing = backing("base.raw", "raw");
-                create(
-                    &path,
-                    &CreateOptions { size, version, backing, ..CreateOptions::default() },
-                );
+                create(&path, &CreateOptions::new(size).version(version).backing(backing));
                 let options = ImageOptions::new().writable().policy(policy);
                 let mut opened = Opened::new(&path, Cache::Cached, options);
                 let mut compressor = Compressor::new(Compression::Zlib, CLUSTER as usize).unwrap();

@@ -111,7 +111,7 @@ fn images_in(directory: &Path, guest: &Path, name: &str) {
         check(&raw);
         fs::remove_file(&raw).unwrap();
         let image = directory.join("image");
-        images::create(&image, &CreateOptions { size: SIZE as u64, ..CreateOptions::default() });
+        images::create(&image, &CreateOptions::new(SIZE as u64));
         let mut opened = Opened::writable(&image, cache);
         let disk = opened.disk.clone();
         fill(&mut opened.queue, &disk, &bytes, seed);

@@ -6,12 +6,14 @@ use blkring_engine::{Access, Cache, Flags, IoMem, OpenOptions, RawDisk, Storage,
 use blkring_qcow2::{CreateOptions, ImageOptions, OpenError};
 use blkring_tests::images::{Opened, backing, create, queue, try_open};
 
+use super::backing_names::unname;
+
 /// A qcow2 image over a file that no guest may read.
 fn forged(directory: &Path) -> Vec<u8> {
     std::fs::write(directory.join("secret"), [0x5e; 65536]).unwrap();
     let path = directory.join("forged");
     let backing = backing("secret", "raw");
-    create(&path, &CreateOptions { size: 65536, backing, ..CreateOptions::default() });
+    create(&path, &CreateOptions::new(65536).backing(backing));
     std::fs::read(path).unwrap()
 }
 
@@ -26,9 +28,9 @@ fn f61_a_raw_guest_may_write_any_bytes_at_0() {
     let path = directory.path().join("guest.raw");
     let header = forged(directory.path());
     std::fs::write(&path, vec![0; 1 << 20]).unwrap();
-    let mut queue = queue();
     // Written, and found again as what it is: bytes.
     for step in ["written", "found"] {
+        let mut queue = queue();
         let raw = raw_disk(&path);
         assert_eq!(raw.size(), 1 << 20, "{step}");
         let disk = queue.attach(&raw).unwrap();
@@ -43,7 +45,7 @@ fn f61_a_raw_guest_may_write_any_bytes_at_0() {
     // Below an image that calls it raw it is raw as well.
     let top = directory.path().join("top.qcow2");
     let backing = backing("guest.raw", "raw");
-    create(&top, &CreateOptions { size: 1 << 20, backing, ..CreateOptions::default() });
+    create(&top, &CreateOptions::new(1 << 20).backing(backing));
     let mut opened = Opened::writable(&top, Cache::Cached);
     assert!(opened.read(0, header.len()) == header);
     opened.close();
@@ -60,8 +62,8 @@ fn f61_what_nobody_calls_qcow2_is_not_opened_as_one_and_the_other_way_round() {
     assert!(matches!(refused, OpenError::Header { .. }), "{refused}");
     // Below an image only its own word counts, or that of the opener; here neither says anything.
     let top = directory.path().join("top.qcow2");
-    let backing = backing("forged", "");
-    create(&top, &CreateOptions { size: 65536, backing, ..CreateOptions::default() });
+    create(&top, &CreateOptions::new(65536).backing(backing("forged", "qcow2")));
+    unname(&top);
     let refused = try_open(&mut queue, &top, Cache::Cached, ImageOptions::new()).err().unwrap();
     assert!(matches!(refused, OpenError::NoBackingFormat { .. }), "{refused}");
 }

@@ -29,11 +29,11 @@ impl Ground {
             symlink(program::blkring(), directory.path().join(name)).unwrap();
         }
         let ground = Self { directory };
-        let plain = || CreateOptions { size: 1 << 20, ..CreateOptions::default() };
+        let plain = || CreateOptions::new(1 << 20);
         create(&ground.path("image.qcow2"), &plain());
         create(&ground.path("base.qcow2"), &plain());
         let backing = backing("base.qcow2", "qcow2");
-        create(&ground.path("top.qcow2"), &CreateOptions { backing, ..plain() });
+        create(&ground.path("top.qcow2"), &plain().backing(backing));
         std::fs::write(ground.path("image.raw"), vec![0; 1 << 20]).unwrap();
         Some(ground)
     }
@@ -274,10 +274,10 @@ fn refused(path: &Path) -> LockError {
 fn images_in_one_process_exclude_each_other() {
     let directory = tempfile::tempdir().unwrap();
     let path = |name: &str| directory.path().join(name);
-    create(&path("base"), &CreateOptions { size: 1 << 20, ..CreateOptions::default() });
+    create(&path("base"), &CreateOptions::new(1 << 20));
     for name in ["one", "two"] {
         let backing = backing("base", "qcow2");
-        create(&path(name), &CreateOptions { size: 1 << 20, backing, ..CreateOptions::default() });
+        create(&path(name), &CreateOptions::new(1 << 20).backing(backing));
     }
     for _ in 0..2 {
         let one = Opened::writable(&path("one"), Cache::Cached);

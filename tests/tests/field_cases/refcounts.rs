@@ -18,8 +18,8 @@ fn f15(refcount_bits: u32) {
     for (cluster_size, size) in SIZES {
         for (seed, policy) in [(0, AllocPolicy::Ahead), (1, AllocPolicy::PerAllocation)] {
             let path = directory.path().join("disk.qcow2");
-            let plain = CreateOptions { size, cluster_size, ..CreateOptions::default() };
-            create(&path, &CreateOptions { refcount_bits, ..plain });
+            let plain = CreateOptions::new(size).cluster_size(cluster_size);
+            create(&path, &plain.clone().refcount_bits(refcount_bits));
             let mut options = ImageOptions::new().writable().policy(policy);
             if refcount_bits > 8 {
                 options = options.cache_bytes(1).reserve_bytes(4 * cluster_size).buffer_bytes(1);

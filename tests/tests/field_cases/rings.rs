@@ -152,7 +152,7 @@ fn f81_a_queue_does_not_rest_on_what_was_refused() {
     }
     queue.drain().unwrap();
     let path = file.path().with_extension("qcow2");
-    images::create(&path, &CreateOptions { size: 1 << 20, ..CreateOptions::default() });
+    images::create(&path, &CreateOptions::new(1 << 20));
     let mut opened = Opened::writable(&path, Cache::Cached);
     for errno in [libc::EAGAIN, libc::EBUSY, libc::EINTR] {
         let enters = EnterFaults::new(&[errno; 6]);

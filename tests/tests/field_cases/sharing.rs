@@ -24,7 +24,7 @@ fn f7(fs: Fs, policy: AllocPolicy) {
         std::fs::write(mount.path().join("base.raw"), vec![0xAA; size as usize]).unwrap();
         let path = mount.path().join("top.qcow2");
         let backing = backing("base.raw", "raw");
-        create(&path, &CreateOptions { size, cluster_size, backing, ..CreateOptions::default() });
+        create(&path, &CreateOptions::new(size).cluster_size(cluster_size).backing(backing));
         two_halves(&path, policy, cluster_size, rounds);
     }
 }
@@ -121,7 +121,7 @@ fn f20_on_xfs() {
     let Some(mount) = or_skip(Mount::new(Fs::Xfs, SectorSize::S512, 512)) else { return };
     let path = mount.path().join("image.qcow2");
     let size = 16 * CLUSTER;
-    create(&path, &CreateOptions { size, ..CreateOptions::default() });
+    create(&path, &CreateOptions::new(size));
     let options = ImageOptions::new().writable().reserve_bytes(2 * CLUSTER);
     let mut opened = Opened::new(&path, Cache::Direct, options);
     let disk = opened.disk.clone();

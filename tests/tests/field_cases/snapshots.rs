@@ -58,7 +58,7 @@ fn f60(fs: Fs, version: Version) {
     for cluster_size in [512, 65536, 2 << 20] {
         let path = mount.path().join("image.qcow2");
         let size = CLUSTERS * cluster_size;
-        create(&path, &CreateOptions { size, cluster_size, version, ..CreateOptions::default() });
+        create(&path, &CreateOptions::new(size).cluster_size(cluster_size).version(version));
         let mut opened = Opened::writable(&path, Cache::Direct);
         let old: Vec<u8> = (0..size).map(|at| (at / 512 % 251) as u8 | 1).collect();
         let disk = opened.disk.clone();

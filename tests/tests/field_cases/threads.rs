@@ -43,7 +43,7 @@ fn f90_a_ring_made_on_one_thread_is_started_on_another() {
 fn f90_an_image_opened_on_one_thread_is_used_on_a_second_and_dropped_on_a_third() {
     let directory = tempfile::tempdir().unwrap();
     let path = directory.path().join("disk.qcow2");
-    create(&path, &CreateOptions { size: 1 << 20, ..CreateOptions::default() });
+    create(&path, &CreateOptions::new(1 << 20));
     let open = || -> Arc<Image> {
         let options = ImageOptions::new().writable();
         try_open(&mut queue(), &path, Cache::Cached, options).unwrap()

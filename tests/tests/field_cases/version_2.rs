@@ -21,7 +21,7 @@ fn over_bytes(directory: &Path, version: Version) -> (std::path::PathBuf, Vec<u8
     std::fs::write(directory.join("base.raw"), vec![BELOW; below]).unwrap();
     let path = directory.join("top.qcow2");
     let backing = backing("base.raw", "raw");
-    create(&path, &CreateOptions { size: SIZE, version, backing, ..CreateOptions::default() });
+    create(&path, &CreateOptions::new(SIZE).version(version).backing(backing));
     let mut contents = vec![BELOW; below];
     contents.resize(SIZE as usize, 0);
     (path, contents)
@@ -169,8 +169,8 @@ fn version_2_is_written_by_many() {
     let path = directory.path().join("disk.qcow2");
     let name = path.to_str().unwrap();
     for (cluster_size, size) in [(512, 3 << 20), (65536, 24 << 20)] {
-        let plain = CreateOptions { size, cluster_size, ..CreateOptions::default() };
-        create(&path, &CreateOptions { version: Version::V2, ..plain });
+        let plain = CreateOptions::new(size).cluster_size(cluster_size);
+        create(&path, &plain.clone().version(Version::V2));
         let opened = Opened::writable(&path, Cache::Cached);
         let (fine, coarse) = (4096, (2 * cluster_size).max(4096));
         let crowd = Crowd { queues: 2, lanes: 4, rounds: 60, fine, coarse, seed: cluster_size };
@@ -195,7 +195,7 @@ fn an_entry_with_the_zero_flag_is_damaged_in_version_2() {
     let directory = tempfile::tempdir().unwrap();
     let path = directory.path().join("disk.qcow2");
     let name = path.to_str().unwrap();
-    create(&path, &CreateOptions { size: SIZE, version: Version::V2, ..CreateOptions::default() });
+    create(&path, &CreateOptions::new(SIZE).version(Version::V2));
     qemu_io(&["-fqcow2", "-c", "write -P 7 0 128k", name]).unwrap();
     let mut file = std::fs::read(&path).unwrap();
     let number = |file: &[u8], at: usize| u64::from_be_bytes(file[at..at + 8].try_into().unwrap());
