@@ -10,7 +10,7 @@ use blkring_bench::plan::{BLOCK, Plan, STRIDE};
 use blkring_bench::verify::{seal, verify};
 use blkring_engine::{
     Action, Context, Disk, Flags, IoError, Operation, Queue, QueueOptions, QueueSeed, RawDisk,
-    Request, Result, Service, Storage, Target,
+    Request, Result, Service, Storage, Target, Topology,
 };
 
 const SIZE: u64 = 32 * STRIDE;
@@ -79,6 +79,10 @@ impl Target for Faulty {
 
     fn size(&self) -> u64 {
         self.disk.size()
+    }
+
+    fn topology(&self) -> Topology {
+        self.disk.topology()
     }
 
     fn path(&self) -> &Arc<str> {

@@ -8,7 +8,7 @@ use std::task::Poll;
 use blkring_bench::stream::{Direction, Drain, FlushEvery, Stream, StreamError};
 use blkring_engine::{
     Action, Context, Flags, IoMem, Queue, QueueSeed, RawDisk, Request, Result, Service, Storage,
-    Target,
+    Target, Topology,
 };
 
 const BLOCK: usize = 4096;
@@ -66,6 +66,10 @@ impl Target for Recorder {
 
     fn size(&self) -> u64 {
         self.size
+    }
+
+    fn topology(&self) -> Topology {
+        Topology::of_sectors()
     }
 
     fn path(&self) -> &Arc<str> {

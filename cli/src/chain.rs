@@ -5,10 +5,10 @@ use std::ffi::OsString;
 use std::fs::Metadata;
 use std::io;
 use std::os::unix::ffi::OsStringExt;
-use std::os::unix::fs::{FileExt, MetadataExt};
+use std::os::unix::fs::{FileExt, FileTypeExt};
 use std::path::{Path, PathBuf};
 
-use blkring_engine::{Claim, LockedFile, Permissions};
+use blkring_engine::{Claim, LockedFile, Permissions, identity};
 use blkring_qcow2::{Access, Header, ReadAt};
 
 use crate::image_name::{self, ImageName};
@@ -26,6 +26,8 @@ pub struct Member {
     pub path: PathBuf,
     /// What the file system says of it.
     pub metadata: Metadata,
+    /// Its bytes: of a block device the file system does not know.
+    pub length: u64,
     /// Its header, if it is a qcow2 image.
     pub header: Option<Header>,
     file: LockedFile,
@@ -37,7 +39,7 @@ impl ReadAt for Member {
     }
 
     fn len(&self) -> u64 {
-        self.metadata.len()
+        self.length
     }
 }
 
@@ -66,11 +68,12 @@ impl Member {
         };
         let file = probe::locked(path, image.locking(), claim)?;
         let metadata = file.metadata().map_err(|error| Reason::system(path, &error))?;
+        let length = probe::length(&file).map_err(|error| Reason::system(path, &error))?;
         let header = match format {
             Format::Raw => None,
             Format::Qcow2 => Some(probe::header_of(&file, path, Access::Read)?),
         };
-        Ok(Member { path: path.to_owned(), metadata, header, file })
+        Ok(Member { path: path.to_owned(), metadata, length, header, file })
     }
 
     /// The same for the file at `path`, whatever its locks say.
@@ -84,7 +87,7 @@ impl Member {
     pub fn virtual_size(&self) -> u64 {
         match &self.header {
             Some(header) => header.geometry().virtual_size(),
-            None => self.metadata.len().next_multiple_of(probe::SECTOR as u64),
+            None => self.length.next_multiple_of(probe::SECTOR as u64),
         }
     }
 
@@ -102,6 +105,11 @@ impl Member {
     /// Something that is the same for two names of one file.
     pub fn identity(&self) -> (u64, u64) {
         identity(&self.metadata)
+    }
+
+    /// What the others call the way to its bytes.
+    pub fn protocol(&self) -> &'static str {
+        if self.metadata.file_type().is_block_device() { "host_device" } else { "file" }
     }
 
     /// Its format.
@@ -128,11 +136,6 @@ impl Below {
         let format = options::format(format).map_err(Reason::Words)?;
         Member::look(&self.path, Some(format))
     }
-}
-
-/// Something that is the same for two names of one file.
-pub fn identity(metadata: &Metadata) -> (u64, u64) {
-    (metadata.dev(), metadata.ino())
 }
 
 /// A name as the image at `path` means it: from the directory of that image.

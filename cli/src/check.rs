@@ -117,8 +117,11 @@ pub fn image(
     let file = probe::locked(path, name.locking(), claim).map_err(cannot_open)?;
     let metadata = file.metadata();
     let metadata = metadata.map_err(|error| cannot_open(Reason::system(path, &error)))?;
-    let limits = CheckLimits::for_stored(metadata.blocks() * 512);
-    let image = CheckedFile { file, len: metadata.len() };
+    let len = probe::length(&file).map_err(|error| cannot_open(Reason::system(path, &error)))?;
+    // Of a device it is not known how much of it is in use.
+    let stored = if metadata.is_file() { metadata.blocks() * 512 } else { len };
+    let limits = CheckLimits::for_stored(stored);
+    let image = CheckedFile { file, len };
     check(&image, limits, sink).map_err(|error| match error {
         CheckError::Header(error) => cannot_open(Reason::header(&error)),
         other => Failure::Check { path: path.display().to_string(), source: other },

@@ -253,6 +253,7 @@ fn not_made(path: &Path, error: &FileError) -> String {
     match error {
         FileError::Lock(error) => Reason::lock(error).text(name::own(), &path.to_string()),
         FileError::Io(error) => format!("Could not create '{path}': {}", reason(error)),
+        FileError::Device(reason) => reason.text(name::own(), &path.to_string()),
     }
 }
 

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use blkring_engine::tracker::Statistics;
 use blkring_engine::{
-    Access, Claim, Disk, LaneCounts, LockMode, OpenOptions, Queue, RawDisk, Storage,
+    Access, Claim, Disk, LaneCounts, LockMode, OpenError, OpenOptions, Queue, RawDisk, Storage,
 };
 use blkring_qcow2::{AllocPolicy, FileOpener, Image, ImageOptions};
 
@@ -89,6 +89,10 @@ impl Opening {
         Ok(self)
     }
 
+    fn writes(&self) -> bool {
+        self.access == Access::ReadWrite
+    }
+
     fn file(&self) -> OpenOptions {
         let options = OpenOptions::new().access(self.access).cache(self.cache.cache());
         let options = options.flushing(self.cache.flushing()).lock(self.locking);
@@ -137,9 +141,18 @@ impl AnyDisk {
             return Err(Failure::open(image, Reason::words(text)));
         }
         let options = beside(opening.top(format), image)?;
-        let storage =
-            Storage::open(path, &options).map_err(|error| Failure::open_storage(image, &error))?;
+        let storage = Storage::open(path, &options).map_err(|error| match error {
+            // The others ask the kernel first.
+            OpenError::NotRegular { path: name, .. } if path.is_dir() && opening.writes() => {
+                Failure::open(image, Reason::File { path: name.to_string(), errno: libc::EISDIR })
+            }
+            other => Failure::open_storage(image, &other),
+        })?;
         match format {
+            Format::Qcow2 if opening.writes() && storage.is_block_device() => {
+                let text = "writing qcow2 images on block devices is not supported yet";
+                Err(Failure::open(image, Reason::words(text)))
+            }
             Format::Qcow2 => Self::open_qcow2(queue, image, storage, opening),
             Format::Raw if !image.wishes().below.is_empty() => {
                 Err(Failure::open(image, Reason::no_backing_files()))

@@ -1,8 +1,8 @@
 //! Looking at an image file without opening the image: its format and its header.
 
 use std::fs::File;
-use std::io::{self, Read};
-use std::os::unix::fs::{FileExt, OpenOptionsExt};
+use std::io::{self, Read, Seek, SeekFrom};
+use std::os::unix::fs::{FileExt, FileTypeExt, OpenOptionsExt};
 use std::path::Path;
 
 use blkring_engine::{Claim, LockMode, LockedFile};
@@ -84,16 +84,22 @@ pub fn guess_of(file: &mut File) -> io::Result<Guess> {
     Ok(guess(sector.get(..have).unwrap_or_default()))
 }
 
-/// Opens a regular file for reading, without waiting for what is none.
+/// Opens a regular file or a block device for reading, without waiting for what is neither.
 pub fn open(path: &Path) -> Result<File, Reason> {
     let system = |error: io::Error| Reason::system(path, &error);
     let mut options = File::options();
     let file = options.read(true).custom_flags(libc::O_NONBLOCK).open(path).map_err(system)?;
     let kind = file.metadata().map_err(system)?.file_type();
-    if kind.is_file() {
+    if kind.is_file() || kind.is_block_device() {
         return Ok(file);
     }
-    let what = if kind.is_dir() { "a directory" } else { "no regular file" };
+    let what = if kind.is_dir() {
+        "a directory"
+    } else if kind.is_char_device() {
+        "a character device"
+    } else {
+        "a pipe or socket"
+    };
     Err(not_regular(&path.display().to_string(), what))
 }
 
@@ -134,9 +140,17 @@ fn read_header(file: &File, access: Access) -> Result<Header, ProbeError> {
     Ok(Header::parse(&bytes, access)?)
 }
 
+/// Bytes of a file or of a block device, of which the file system does not know how long it is.
+pub fn length(mut file: &File) -> io::Result<u64> {
+    let at = file.stream_position()?;
+    let end = file.seek(SeekFrom::End(0))?;
+    file.seek(SeekFrom::Start(at))?;
+    Ok(end)
+}
+
 /// So many bytes from the begin of a file, or fewer if it is shorter.
 fn beginning(file: &File, len: usize) -> io::Result<Vec<u8>> {
-    let there = usize::try_from(file.metadata()?.len()).unwrap_or(usize::MAX);
+    let there = usize::try_from(length(file)?).unwrap_or(usize::MAX);
     let mut bytes = vec![0; len.min(there)];
     file.read_exact_at(&mut bytes, 0)?;
     Ok(bytes)

@@ -7,7 +7,7 @@ use std::sync::Arc;
 
 use blkring_engine::tracker::{Class, Span, Tracker};
 use blkring_engine::{
-    Action, Context, IoError, IoMem, Operation, RawDisk, Request, Result, Service, Target,
+    Action, Context, IoError, IoMem, Operation, RawDisk, Request, Result, Service, Target, Topology,
 };
 
 use crate::options::Format;
@@ -72,6 +72,10 @@ impl Target for ProbedRaw {
 
     fn size(&self) -> u64 {
         self.disk.size()
+    }
+
+    fn topology(&self) -> Topology {
+        self.disk.topology()
     }
 
     fn path(&self) -> &Arc<str> {

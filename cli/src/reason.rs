@@ -63,6 +63,7 @@ impl Reason {
                 Reason::File { path: error.path.to_string(), errno: error.errno }
             }
             FileError::NotRegular { path, what } => not_regular(path, what),
+            FileError::ReadOnlyDevice { .. } => read_only_device(),
             FileError::Lock(error) => Reason::lock(error),
             other => Reason::Words(other.to_string()),
         }
@@ -164,10 +165,18 @@ fn no_backing_format(image: &str, name: &str, depth: usize) -> String {
     )
 }
 
+/// A block device that was to be written and may not be.
+pub fn read_only_device() -> Reason {
+    Reason::Either {
+        own: "the block device is read-only".to_owned(),
+        theirs: "The device is not writable: Permission denied".to_owned(),
+    }
+}
+
 /// A file without bytes at offsets.
 pub fn not_regular(path: &str, what: &str) -> Reason {
     Reason::Either {
-        own: format!("it is {what}, and only regular files can be opened"),
+        own: format!("it is {what}, and only regular files and block devices can be opened"),
         theirs: format!("'file' driver requires '{path}' to be a regular file"),
     }
 }
@@ -200,7 +209,7 @@ mod tests {
             (Reason::words("no"), "no", "no"),
             (
                 not_regular("a", "a directory"),
-                "it is a directory, and only regular files can be opened",
+                "it is a directory, and only regular files and block devices can be opened",
                 "'file' driver requires 'a' to be a regular file",
             ),
         ] {

@@ -129,6 +129,9 @@ fn raw_size(
     new: u64,
     preallocation: Preallocation,
 ) -> Result<(), Failure> {
+    if storage.is_block_device() && new != storage.size() {
+        return usage("Cannot resize device files");
+    }
     let lane = queue.lane();
     let old = storage.size();
     let resized = async {

@@ -39,7 +39,7 @@ fn errors_are_one_line() {
         ("bench -f raw nothing", "Could not open 'nothing': No such file or directory"),
         (
             "bench -f raw .",
-            "Could not open '.': it is a directory, and only regular files can be opened",
+            "Could not open '.': it is a directory, and only regular files and block devices can be opened",
         ),
         ("bench -f cow disk.raw", "Could not open 'disk.raw': Unknown driver 'cow'"),
         ("bench -f raw -Z disk.raw", "unexpected argument '-Z' found"),

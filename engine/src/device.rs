@@ -1,6 +1,5 @@
 //! What ops act on: a file of the kernel, bytes in memory, or a file of the simulated disk.
 
-use std::os::unix::fs::MetadataExt;
 use std::sync::Arc;
 
 use blkring_tracker::sync::atomic::{AtomicI32, AtomicU64, Ordering};
@@ -95,15 +94,20 @@ impl Device {
         self.size.load(Ordering::Acquire)
     }
 
+    /// Takes another size for the true one: somebody else has changed it.
+    pub(crate) fn learn_size(&self, size: u64) {
+        self.size.store(size, Ordering::Release);
+    }
+
     /// How many changes have completed.
     pub(crate) fn changes(&self) -> u64 {
         self.changes.load(Ordering::Acquire)
     }
 
-    /// Device and inode of a file, an address for what is in memory or simulated.
+    /// Device and inode of a file, the number of a block device, an address for what is in memory or simulated.
     pub(crate) fn identity(&self) -> (u64, u64) {
         match &self.kind {
-            Kind::File(file) => file.metadata().map_or((0, 0), |m| (m.dev(), m.ino())),
+            Kind::File(file) => file.identity(),
             Kind::Memory(memory) => (u64::MAX, std::ptr::from_ref(memory).addr() as u64),
             #[cfg(feature = "sim")]
             Kind::Sim(file) => (u64::MAX, Arc::as_ptr(file).addr() as u64),
@@ -149,6 +153,8 @@ impl Device {
                     self.size.store(op.offset, Ordering::Release);
                 }
             }
+            // Of block devices, whose size is their own business.
+            Verb::Discard | Verb::Call(_) => (),
         }
         self.changes.fetch_add(1, Ordering::AcqRel);
     }

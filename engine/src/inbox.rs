@@ -8,7 +8,7 @@ use std::collections::VecDeque;
 use std::future::{Future, poll_fn};
 use std::pin::Pin;
 use std::rc::Rc;
-use std::sync::Arc;
+use std::sync::{Arc, Weak};
 use std::task::{Context, Poll, Waker};
 
 use slab::Slab;
@@ -18,6 +18,8 @@ use crate::memory::IoMem;
 use crate::queue::{Port, QueueOptions};
 use crate::request::{Completion, Flags, Request, WouldBlock};
 use crate::statistics::{Asked, Latencies, QueueStatistics};
+use crate::storage::Topology;
+use crate::target::Facts;
 use crate::wake::Wakeups;
 
 pub(crate) struct Inbox {
@@ -195,7 +197,10 @@ impl Inbox {
 #[derive(Clone)]
 pub struct Disk {
     pub(crate) port: Rc<Port>,
+    /// Not held: the queue keeps the target open while there are handles, and lets it go when the queue goes.
+    pub(crate) target: Weak<dyn Facts>,
     pub(crate) size: u64,
+    pub(crate) topology: Topology,
     pub(crate) path: Arc<str>,
 }
 
@@ -215,9 +220,14 @@ impl Disk {
         self.inbox().accept(self.port.number, request, answer)
     }
 
-    /// The size in bytes when the target was attached.
+    /// The size in bytes that requests may reach now. Of a target that is gone, what it was when it was attached.
     pub fn size(&self) -> u64 {
-        self.size
+        self.target.upgrade().map_or(self.size, |target| target.size())
+    }
+
+    /// The units and limits of the target.
+    pub fn topology(&self) -> Topology {
+        self.target.upgrade().map_or(self.topology, |target| target.topology())
     }
 
     /// Hands a request to the queue; its one completion carries `user_data` and is found in

@@ -85,6 +85,10 @@ pub struct LaneCounts {
     pub allocates: u64,
     /// ftruncates sent.
     pub truncates: u64,
+    /// Discards of block devices sent, by commands of the ring.
+    pub discards: u64,
+    /// Calls sent that a ring has no command for: BLKDISCARD and BLKZEROOUT of block devices.
+    pub calls: u64,
 }
 
 struct Entry {
@@ -342,6 +346,8 @@ impl LaneCounts {
             Verb::Sync => self.syncs += 1,
             Verb::Allocate(_) => self.allocates += 1,
             Verb::Truncate => self.truncates += 1,
+            Verb::Discard => self.discards += 1,
+            Verb::Call(_) => self.calls += 1,
         }
     }
 
@@ -356,6 +362,8 @@ impl LaneCounts {
             syncs: self.syncs + other.syncs,
             allocates: self.allocates + other.allocates,
             truncates: self.truncates + other.truncates,
+            discards: self.discards + other.discards,
+            calls: self.calls + other.calls,
         }
     }
 }

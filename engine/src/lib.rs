@@ -57,6 +57,7 @@ mod request;
 mod service;
 #[cfg(feature = "sim")]
 pub mod sim;
+mod size_watch;
 mod statistics;
 mod storage;
 mod sys;
@@ -80,10 +81,12 @@ pub use quiesce::Quiesced;
 pub use raw::RawDisk;
 pub use request::{Action, Completion, Flags, Request, WouldBlock};
 pub use service::Service;
+pub use size_watch::SizeWatch;
 pub use statistics::{Latencies, QueueStatistics, RequestCounts, RequestKind};
 pub use storage::{
-    Access, Cache, Claim, Conflict, Extent, ExtentKind, Flushing, Holder, LockError, LockMode,
-    LockedFile, OpenError, OpenOptions, Permissions, Storage, UnknownLockMode,
+    Access, Cache, Claim, Conflict, Discarding, Extent, ExtentKind, Flushing, Holder, LockError,
+    LockMode, LockedFile, OpenError, OpenOptions, Permissions, RangeLimits, Storage, Topology,
+    UnknownLockMode, identity,
 };
 pub use target::{Context, Target};
 pub use uring::{MAX_DEPTH, Obstacle, RingUnavailable};

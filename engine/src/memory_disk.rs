@@ -42,6 +42,8 @@ impl MemoryDisk {
             }
             (Verb::Read | Verb::Write | Verb::WriteDurable, None) => -libc::EFAULT,
             (Verb::Sync, _) => 0,
+            // It is no block device.
+            (Verb::Discard | Verb::Call(_), _) => -libc::EOPNOTSUPP,
             (Verb::Truncate, _) if offset > self.limit => -libc::ENOSPC,
             (Verb::Truncate, _) => {
                 bytes.resize(offset, 0);

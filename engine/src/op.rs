@@ -7,6 +7,7 @@ use blkring_tracker::Guard;
 use crate::device::Device;
 use crate::faults::{Ops, Seen};
 use crate::memory::IoMem;
+use crate::sys::device::Change;
 use crate::write_log::SyncId;
 
 /// What an op does.
@@ -22,6 +23,10 @@ pub(crate) enum Verb {
     Allocate(Allocate),
     /// ftruncate to `offset`.
     Truncate,
+    /// A discard of a block device, by a command of the ring.
+    Discard,
+    /// A change of a block device by a call of its own, which blocks.
+    Call(Change),
 }
 
 /// The modes of fallocate(2) in use.

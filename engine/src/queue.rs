@@ -13,7 +13,7 @@ use std::io;
 use std::marker::PhantomData;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
 use std::rc::Rc;
-use std::sync::Arc;
+use std::sync::{Arc, Weak};
 use std::task::{Context as TaskContext, Poll, Waker};
 use std::time::Duration;
 
@@ -30,7 +30,7 @@ use crate::request::Completion;
 use crate::service::Service;
 use crate::statistics::{Latencies, QueueStatistics};
 use crate::sys::EventFd;
-use crate::target::Target;
+use crate::target::{Facts, Target};
 use crate::tasks::{Body, Tasks};
 use crate::uring::{Completed, Issuer, RESERVED_KEYS, RingUnavailable, Uring};
 use crate::wake::Wakeups;
@@ -228,7 +228,9 @@ impl Queue {
         let number = self.ports.add(target, &self.lane);
         Ok(Disk {
             port: Rc::new(Port { inbox: self.inbox.clone(), number }),
-            size: target.size(),
+            target: Arc::downgrade(target) as Weak<dyn Facts>,
+            size: Target::size(&**target),
+            topology: Target::topology(&**target),
             path: target.path().clone(),
         })
     }

@@ -1,8 +1,8 @@
 //! A raw disk: a storage as the target of queues.
 
+use std::io;
 use std::sync::Arc;
 
-use blkring_tracker::sync::atomic::{AtomicU64, Ordering};
 use blkring_tracker::{Class, Guard, Span, Tracker};
 
 use crate::error::{IoError, Operation, Result};
@@ -11,17 +11,18 @@ use crate::lane::Lane;
 use crate::quiesce::Quiesced;
 use crate::request::{Action, Request};
 use crate::service::Service;
-use crate::storage::{Access, Storage};
+use crate::size_watch::{Size, SizeWatch};
+use crate::storage::{Access, Storage, Topology};
 use crate::target::{Context, Target};
 
 /// The size of a raw disk is a multiple of so many bytes: where the file ends before, the rest reads as zeros.
 const SECTOR: u64 = 512;
 
 /// Guest offsets are file offsets. The size is that of the file when it was opened, in whole sectors, until it is
-/// changed by [`RawDisk::resize`].
+/// changed by [`RawDisk::resize`] or looked at again by [`RawDisk::refresh_size`].
 pub struct RawDisk {
     storage: Arc<Storage>,
-    size: AtomicU64,
+    size: Arc<Size>,
     /// Requests that one grant of the storage does not cover: [`RawDisk::quiesce`] waits for them as a whole.
     parts: Arc<Tracker>,
 }
@@ -29,7 +30,7 @@ pub struct RawDisk {
 impl RawDisk {
     /// The disk in `storage`.
     pub fn new(storage: Storage) -> Arc<Self> {
-        let size = AtomicU64::new(storage.size().next_multiple_of(SECTOR));
+        let size = Size::new(storage.size().next_multiple_of(SECTOR));
         Arc::new(RawDisk { storage: Arc::new(storage), size, parts: Tracker::new() })
     }
 
@@ -48,7 +49,7 @@ impl RawDisk {
             whole.ok_or_else(|| self.storage.error(Operation::Resize, size, libc::EINVAL))?;
         let _parts = self.enter().await;
         self.storage.resize(lane, size).await?;
-        self.size.store(size, Ordering::Release);
+        self.size.set(size);
         Ok(())
     }
 
@@ -74,6 +75,27 @@ impl RawDisk {
     /// To be held for the length of what one grant of the storage does not cover.
     async fn enter(&self) -> Guard {
         self.parts.begin(Span::new(0, 1), Class::Shared).await
+    }
+
+    /// Looks at the size of the file or device, which somebody else may have changed (a volume was extended, the medium
+    /// of a device replaced), and gives it, in whole sectors. From here on it is that of the disk, and whoever watches
+    /// it is told. The kernel sends no event to those who have a device open; to be called when the one who changes it
+    /// says so, or at intervals.
+    ///
+    /// # Errors
+    /// As of [`Storage::refresh_size`].
+    pub async fn refresh_size(&self) -> Result<u64> {
+        let size = self.storage.refresh_size().await?.next_multiple_of(SECTOR);
+        self.size.set(size);
+        Ok(size)
+    }
+
+    /// Hears of every size that the disk gets from here on, by whichever queue and thread.
+    ///
+    /// # Errors
+    /// If there is no descriptor left.
+    pub fn watch_size(&self) -> io::Result<SizeWatch> {
+        self.size.watch()
     }
 
     fn check(&self, operation: Operation, request: &Request) -> Result<()> {
@@ -122,7 +144,11 @@ impl Target for RawDisk {
     }
 
     fn size(&self) -> u64 {
-        self.size.load(Ordering::Acquire)
+        self.size.get()
+    }
+
+    fn topology(&self) -> Topology {
+        self.storage.topology()
     }
 
     fn path(&self) -> &Arc<str> {

@@ -1,5 +1,7 @@
 //! The few system calls that have no safe wrapper.
 
+pub(crate) mod device;
+
 use std::fs::File;
 use std::io;
 use std::ops::Range;

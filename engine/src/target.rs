@@ -9,6 +9,7 @@ use crate::error::Result;
 use crate::lane::Lane;
 use crate::request::Request;
 use crate::service::Service;
+use crate::storage::Topology;
 
 /// Something that answers requests. One target is driven by any number of queues.
 pub trait Target: Send + Sync + 'static {
@@ -32,8 +33,27 @@ pub trait Target: Send + Sync + 'static {
     /// The size in bytes that requests may reach.
     fn size(&self) -> u64;
 
+    /// Its units and limits.
+    fn topology(&self) -> Topology;
+
     /// The name in messages.
     fn path(&self) -> &Arc<str>;
+}
+
+/// What a handle of a target tells of it.
+pub(crate) trait Facts {
+    fn size(&self) -> u64;
+    fn topology(&self) -> Topology;
+}
+
+impl<T: Target> Facts for T {
+    fn size(&self) -> u64 {
+        Target::size(self)
+    }
+
+    fn topology(&self) -> Topology {
+        Target::topology(self)
+    }
 }
 
 /// What a request knows of its queue.

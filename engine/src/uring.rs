@@ -35,6 +35,7 @@ pub(crate) struct Uring {
     /// What calls that submit or wait are to meet, for tests.
     faults: Option<Arc<EnterFaults>>,
     truncates: bool,
+    commands: bool,
     setup: &'static str,
 }
 
@@ -197,7 +198,8 @@ impl Uring {
             return Err(RingUnavailable { obstacle: Obstacle::Kernel });
         }
         let truncates = probe.is_supported(opcode::Ftruncate::CODE);
-        Ok(Uring { truncates, ring, setup, faults: None })
+        let commands = probe.is_supported(opcode::UringCmd16::CODE);
+        Ok(Uring { truncates, commands, ring, setup, faults: None })
     }
 
     /// The flags of the ring, by the kernel's names without their prefix.
@@ -250,6 +252,11 @@ impl Uring {
             Verb::Truncate if self.truncates => opcode::Ftruncate::new(fd, op.offset).build(),
             // Rare (resize, close) and short, so that a blocking call is bearable where the ring has none.
             Verb::Truncate => return Sent::Done(sys::truncate(file, op.offset)),
+            Verb::Discard if self.commands => discard(fd, op),
+            Verb::Discard => return Sent::Done(-libc::EOPNOTSUPP),
+            Verb::Call(change) => {
+                return blocking(|| sys::device::change(file, change, op.offset, op.len));
+            }
         };
         self.push_entry(entry.user_data(key))
     }
@@ -342,6 +349,22 @@ fn passed_over(entered: io::Result<usize>) -> io::Result<()> {
 
 /// `IORING_ENTER_GETEVENTS`, which the io-uring crate keeps to itself.
 const ENTER_GETEVENTS: u32 = 1;
+
+/// Runs a call that no ring has. It blocks the thread that sends it: what such calls do is asked of the ring first.
+fn blocking(call: impl FnOnce() -> i32) -> Sent {
+    Sent::Done(call())
+}
+
+/// The command has its two numbers, offset and length, where others have an address and its extension.
+fn discard(fd: types::Fd, op: &Op) -> squeue::Entry {
+    let mut extension = [0; 16];
+    #[expect(clippy::host_endian_bytes, reason = "the kernel of this machine reads a number")]
+    extension[..8].copy_from_slice(&op.len.to_ne_bytes());
+    opcode::UringCmd16::new(fd, sys::device::RING_DISCARD)
+        .addr(Some(op.offset))
+        .cmd(extension)
+        .build()
+}
 
 fn transfer(fd: types::Fd, op: &Op, iovecs: &mut Vec<libc::iovec>) -> squeue::Entry {
     let mem = op.mem.as_ref().expect("a transfer has memory");

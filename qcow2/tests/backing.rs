@@ -89,7 +89,7 @@ fn an_error_below_an_image_names_the_file_and_the_image_once() {
         ("over-all", format!("{missing} (backing file of ./over-missing)")),
         (
             "over-directory",
-            "./directory: is a directory, and only regular files can be opened (backing file of ./over-directory)"
+            "./directory: is a directory, and only regular files and block devices can be opened (backing file of ./over-directory)"
                 .into(),
         ),
         ("over-vdi", "./over-vdi: the format 'vdi' of the backing file 'noise' is not supported".into()),

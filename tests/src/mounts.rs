@@ -13,6 +13,7 @@ use std::time::Duration;
 use tempfile::TempDir;
 
 use crate::fs::{Feature, Fs, lacks};
+use crate::loop_device::{Caching, Loop};
 use crate::report::Skip;
 use crate::sweep;
 use crate::tools::{self, ToolError};
@@ -80,12 +81,12 @@ impl Mount {
             }
             Fs::Xfs | Fs::Ext4 | Fs::Btrfs => {
                 let backing = directory.path().join(sweep::BACKING);
-                let device = Loop::attach(&backing, sector, size_mib)?;
-                make(fs, &device.path)?;
+                let device = Loop::attach(&backing, sector, size_mib, Caching::Direct)?;
+                make(fs, device.path())?;
                 mount(&[
                     "-t".as_ref(),
                     fs.name().as_ref(),
-                    device.path.as_ref(),
+                    device.path().as_ref(),
                     point.as_os_str(),
                 ])?;
                 // `device` is detached here: the kernel does so at the unmount, even if this process is killed first.
@@ -151,54 +152,6 @@ impl Drop for Mount {
     }
 }
 
-/// An attached loop device, detached on drop: at once, or when its file system is unmounted.
-struct Loop {
-    path: String,
-}
-
-impl Loop {
-    fn attach(backing: &Path, sector: SectorSize, size_mib: u64) -> Result<Self, Skip> {
-        let failed = |error| Skip::new(format!("cannot create {}: {error}", backing.display()));
-        let file = File::create_new(backing).map_err(failed)?;
-        file.set_len(size_mib << 20).map_err(failed)?;
-        let sector = sector.bytes().to_string();
-        let printed = tools::run(
-            "losetup",
-            &[
-                "--direct-io=on".as_ref(),
-                "--sector-size".as_ref(),
-                sector.as_ref(),
-                "--find".as_ref(),
-                "--show".as_ref(),
-                backing.as_os_str(),
-            ],
-        )?;
-        let device = Self { path: printed.stdout.trim().to_owned() };
-        if device.has_direct_io() {
-            return Ok(device);
-        }
-        Err(Skip::new(format!("a loop device over {} has no direct I/O", backing.display())))
-    }
-
-    fn name(&self) -> String {
-        self.path.trim_start_matches("/dev/").to_owned()
-    }
-
-    /// losetup succeeds where the kernel fell back to buffered I/O.
-    fn has_direct_io(&self) -> bool {
-        let state = fs::read_to_string(format!("/sys/block/{}/loop/dio", self.name()));
-        state.is_ok_and(|state| state.trim() == "1")
-    }
-}
-
-impl Drop for Loop {
-    fn drop(&mut self) {
-        if let Err(error) = tools::run("losetup", &["--detach", &self.path]) {
-            eprintln!("{} is left attached: {error}", self.path);
-        }
-    }
-}
-
 /// Discarding a fresh sparse file is wasted time. ext4 would choose 1 KiB blocks on a small device, which nobody runs
 /// disk images on.
 fn make(fs: Fs, device: &str) -> Result<(), Skip> {
@@ -228,7 +181,7 @@ fn mount(args: &[&std::ffi::OsStr]) -> Result<(), Skip> {
     Ok(())
 }
 
-fn check_root() -> Result<(), Skip> {
+pub(crate) fn check_root() -> Result<(), Skip> {
     let process = fs::metadata("/proc/self")
         .map_err(|error| Skip::new(format!("cannot tell the user: /proc/self: {error}")))?;
     match process.uid() {
@@ -237,7 +190,7 @@ fn check_root() -> Result<(), Skip> {
     }
 }
 
-fn base_directory() -> PathBuf {
+pub(crate) fn base_directory() -> PathBuf {
     match std::env::var_os(DIRECTORY_ENV) {
         Some(directory) => PathBuf::from(directory),
         None => PathBuf::from("/var/tmp"),

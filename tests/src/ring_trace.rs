@@ -2,15 +2,10 @@
 //! records each submission with its opcode.
 
 use std::collections::BTreeMap;
-use std::fs;
 use std::io;
-use std::path::{Path, PathBuf};
 
 use crate::report::Skip;
-use crate::tools;
-
-/// Where the kernel's tracing is, or is mounted to.
-const TRACING: &str = "/sys/kernel/tracing";
+use crate::trace::Trace;
 
 /// The event of a submission.
 const EVENT: &str = "events/io_uring/io_uring_submit_req";
@@ -19,9 +14,7 @@ const EVENT: &str = "events/io_uring/io_uring_submit_req";
 pub type Opcodes = BTreeMap<String, u64>;
 
 /// Records the submissions of the calling thread, from [`RingTrace::begin`] to [`RingTrace::end`].
-pub struct RingTrace {
-    instance: PathBuf,
-}
+pub struct RingTrace(Trace);
 
 impl RingTrace {
     /// Prepares to record.
@@ -29,23 +22,10 @@ impl RingTrace {
     /// # Errors
     /// [`Skip`] where this process may not trace, or the kernel has no such event.
     pub fn new() -> Result<Self, Skip> {
-        let tracing = Path::new(TRACING);
-        if !tracing.join("instances").exists() {
-            tools::run("mount", &["-t", "tracefs", "tracefs", TRACING])?;
-        }
-        let failed = |error: io::Error| Skip::new(format!("the kernel traces nothing: {error}"));
-        let thread = fs::read_link("/proc/thread-self").map_err(failed)?;
-        let thread = thread.file_name().expect("PID/task/TID").to_string_lossy().into_owned();
-        let trace = Self { instance: tracing.join("instances").join(format!("blkring-{thread}")) };
-        fs::create_dir(&trace.instance).map_err(failed)?;
-        trace.set("set_event_pid", &thread).map_err(failed)?;
-        trace.set("tracing_on", "0").map_err(failed)?;
-        trace.set(&format!("{EVENT}/enable"), "1").map_err(failed)?;
-        Ok(trace)
-    }
-
-    fn set(&self, file: &str, value: &str) -> io::Result<()> {
-        fs::write(self.instance.join(file), value)
+        let trace = Trace::new("ring")?;
+        trace.only_this_thread()?;
+        trace.set(&format!("{EVENT}/enable"), "1")?;
+        Ok(Self(trace))
     }
 
     /// Records from here on.
@@ -53,8 +33,7 @@ impl RingTrace {
     /// # Errors
     /// Of the kernel.
     pub fn begin(&self) -> io::Result<()> {
-        self.set("trace", "")?;
-        self.set("tracing_on", "1")
+        self.0.begin()
     }
 
     /// What was submitted since [`RingTrace::begin`].
@@ -62,16 +41,7 @@ impl RingTrace {
     /// # Errors
     /// Of the kernel.
     pub fn end(&self) -> io::Result<Opcodes> {
-        self.set("tracing_on", "0")?;
-        Ok(opcodes(&fs::read_to_string(self.instance.join("trace"))?))
-    }
-}
-
-impl Drop for RingTrace {
-    fn drop(&mut self) {
-        if let Err(error) = fs::remove_dir(&self.instance) {
-            eprintln!("{} is left: {error}", self.instance.display());
-        }
+        Ok(opcodes(&self.0.end()?))
     }
 }
 

@@ -63,6 +63,7 @@ const UNSAFE_FILES: &[&str] = &[
     "engine/src/lane.rs",
     "engine/src/memory.rs",
     "engine/src/sys.rs",
+    "engine/src/sys/",
     "engine/src/uring.rs",
     "engine/examples/guest_memory.rs",
     "engine/tests/faults/held.rs",

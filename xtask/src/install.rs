@@ -20,6 +20,7 @@ const NEEDED: &[(&str, &str)] = &[
     ("losetup", "mount"),
     ("mount", "mount"),
     ("fallocate", "util-linux"),
+    ("blockdev", "util-linux"),
     ("strace", "strace"),
     ("perf", "linux-perf"),
 ];

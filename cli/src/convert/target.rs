@@ -1,7 +1,5 @@
 //! Where a copy goes: made new, or there already.
 
-use std::os::unix::fs::MetadataExt;
-
 use blkring_engine::{Access, Disk, Queue};
 use blkring_qcow2::Backing;
 
@@ -39,7 +37,7 @@ impl Opened {
 /// Refuses a target that is a part of the source: it would be destroyed before it is read.
 pub fn spare_sources(order: &Order, images: &[AnyDisk]) -> Result<(), Failure> {
     let Ok(metadata) = order.target.path().metadata() else { return Ok(()) };
-    let identity = (metadata.dev(), metadata.ino());
+    let identity = blkring_engine::identity(&metadata);
     if images.iter().any(|image| image.has_file(identity)) {
         let text = "the target is the source, or a file below it";
         return Err(failure(order, text));
@@ -70,6 +68,8 @@ pub fn open(
     let mut opened = Opened {
         disk,
         under: match order.existing {
+            // A device has whatever it had before.
+            Existing::No if image.storage().is_block_device() => Under::Unknown,
             Existing::No | Existing::Zero => Under::Zeros,
             Existing::Yes => Under::Unknown,
         },

@@ -54,8 +54,8 @@ pub fn read(
         Look::No => None,
     };
     // What is there already under another name would be overwritten.
-    let own = std::fs::metadata(path).ok().map(|metadata| chain::identity(&metadata));
-    let other = std::fs::metadata(&there).ok().map(|metadata| chain::identity(&metadata));
+    let own = std::fs::metadata(path).ok().map(|metadata| blkring_engine::identity(&metadata));
+    let other = std::fs::metadata(&there).ok().map(|metadata| blkring_engine::identity(&metadata));
     if own.is_some() && own == other {
         return Err(same.to_owned());
     }

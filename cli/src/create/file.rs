@@ -2,13 +2,17 @@
 
 use std::fs::File;
 use std::io::{self, Write};
-use std::os::unix::fs::FileExt;
+use std::os::unix::fs::{FileExt, FileTypeExt};
 use std::path::Path;
 
-use blkring_engine::{Claim, LockError, LockMode, LockedFile};
+use blkring_engine::{
+    Access, Claim, LockError, LockMode, LockedFile, OpenError, OpenOptions, Storage,
+};
 use blkring_qcow2::Layout;
 use rustix::fs::{FallocateFlags, IFlags, fallocate, ioctl_getflags, ioctl_setflags};
 
+use crate::name;
+use crate::reason::{Reason, read_only_device};
 use crate::text::reason;
 
 /// Images are made of whole sectors.
@@ -56,6 +60,9 @@ pub enum FileError {
     /// It cannot be written.
     #[error("{}", reason(.0))]
     Io(#[from] io::Error),
+    /// A block device cannot be used so.
+    #[error("{}", .0.text(name::own(), ""))]
+    Device(Reason),
 }
 
 impl CopyOnWrite {
@@ -84,6 +91,9 @@ pub fn raw(
     cow: CopyOnWrite,
 ) -> Result<(), FileError> {
     let size = size.next_multiple_of(SECTOR);
+    if is_block_device(path) {
+        return device(path, size, preallocation);
+    }
     let file = cow.create(path)?;
     match preallocation {
         Preallocation::Falloc if size > 0 => {
@@ -94,6 +104,44 @@ pub fn raw(
     }
     file.set_len(size)?;
     Ok(file.sync_all()?)
+}
+
+/// Whether there is a block device of this name.
+pub fn is_block_device(path: &Path) -> bool {
+    path.metadata().is_ok_and(|metadata| metadata.file_type().is_block_device())
+}
+
+/// Makes a raw image of a block device: it is there, and so is what it holds, but for the first sector, which said of
+/// what format it was.
+fn device(path: &Path, size: u64, preallocation: Preallocation) -> Result<(), FileError> {
+    let refused = |text: &str| Err(FileError::Device(Reason::words(text)));
+    match preallocation {
+        Preallocation::Off => (),
+        Preallocation::Falloc => return refused("Unsupported preallocation mode 'falloc'"),
+        Preallocation::Full => return refused("Unsupported preallocation mode 'full'"),
+    }
+    let options = OpenOptions::new().access(Access::ReadWrite).claim(Claim::create());
+    let storage = Storage::open(path, &options).map_err(|error| match error {
+        OpenError::Lock(error) => FileError::Lock(error),
+        OpenError::ReadOnlyDevice { .. } => FileError::Device(no_new_device()),
+        other => FileError::Io(io::Error::from_raw_os_error(other.errno())),
+    })?;
+    if size > storage.size() {
+        return refused("Cannot grow device files");
+    }
+    let file = File::options().write(true).open(path)?;
+    file.write_all_at(&[0; SECTOR as usize], 0)?;
+    Ok(file.sync_all()?)
+}
+
+/// A device cannot be made, and the one that is there cannot be written.
+fn no_new_device() -> Reason {
+    let Reason::Either { own, theirs } = read_only_device() else { return read_only_device() };
+    let theirs = format!(
+        "Protocol driver 'host_device' does not support creating new images, so an existing image must be selected as \
+         the target; however, opening the given target as an existing image failed: {theirs}"
+    );
+    Reason::Either { own, theirs }
 }
 
 fn write_zeros(mut file: &File, size: u64) -> io::Result<()> {
@@ -109,6 +157,10 @@ fn write_zeros(mut file: &File, size: u64) -> io::Result<()> {
 
 /// Makes a file that holds a new image. What it held before is gone.
 pub fn write(path: &Path, layout: &Layout, cow: CopyOnWrite) -> Result<(), FileError> {
+    if is_block_device(path) {
+        let text = "qcow2 images on block devices are not supported yet";
+        return Err(FileError::Device(Reason::words(text)));
+    }
     let file = cow.create(path)?;
     file.set_len(layout.file_length)?;
     for write in &layout.writes {

@@ -145,9 +145,9 @@ impl Info {
         let actual_size = member.metadata.blocks() * SECTOR;
         let file = FileInfo {
             children: [],
-            virtual_size: member.metadata.len().next_multiple_of(SECTOR),
+            virtual_size: member.length.next_multiple_of(SECTOR),
             filename: filename.clone(),
-            format: "file",
+            format: member.protocol(),
             actual_size,
             format_specific: Specific { r#type: "file", data: Nothing {} },
             dirty_flag: false,

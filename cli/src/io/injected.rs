@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use blkring_engine::faults::{Effect, Event, Faults, Ops, Seen};
 use blkring_engine::{
-    Action, Context, Flags, IoError, Operation, Request, Result, Service, Target,
+    Action, Context, Flags, IoError, Operation, Request, Result, Service, Target, Topology,
 };
 
 use crate::disk::AnyDisk;
@@ -86,6 +86,14 @@ impl Target for Injected {
             AnyDisk::Raw(disk) => disk.size(),
             AnyDisk::Probed(disk) => disk.size(),
             AnyDisk::Qcow2(image) => image.size(),
+        }
+    }
+
+    fn topology(&self) -> Topology {
+        match &self.image {
+            AnyDisk::Raw(disk) => disk.topology(),
+            AnyDisk::Probed(disk) => disk.topology(),
+            AnyDisk::Qcow2(image) => image.topology(),
         }
     }
 

@@ -51,6 +51,11 @@ fn raw(
         return Ok(Err("Unsupported preallocation mode: metadata".to_owned()));
     }
     let (lane, storage) = (queue.lane(), disk.storage());
+    // A device stays as it is; to be longer than needed is no error.
+    if storage.is_block_device() {
+        let fits = size <= storage.size();
+        return Ok(if fits { Ok(()) } else { Err("Cannot grow device files".to_owned()) });
+    }
     let old = storage.size();
     let result = queue.block_on(async {
         disk.resize(&lane, size).await?;

@@ -8,6 +8,7 @@ use bitflags::bitflags;
 
 use super::Event;
 use crate::op::{Allocate, Verb};
+use crate::sys::device::Change;
 
 bitflags! {
     /// Kinds of operations on a file.
@@ -50,7 +51,10 @@ impl Ops {
             Verb::Allocate(Allocate::Grow) => Ops::GROW,
             Verb::Allocate(Allocate::ZeroRange) => Ops::ZERO_RANGE,
             Verb::Allocate(Allocate::PunchHole) => Ops::PUNCH_HOLE,
-            Verb::Allocate(Allocate::Discard) => Ops::DISCARD,
+            Verb::Allocate(Allocate::Discard) | Verb::Discard | Verb::Call(Change::Discard) => {
+                Ops::DISCARD
+            }
+            Verb::Call(Change::ZeroOut) => Ops::ZERO_RANGE,
             Verb::Truncate => Ops::TRUNCATE,
         }
     }

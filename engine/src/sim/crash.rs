@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use super::disk::{SimDisk, State};
-use super::file::FileState;
+use super::file::{FileState, discarded};
 use super::log::OpKind;
 use super::pending::{Pending, Step};
 use super::rng::Rng;
@@ -139,7 +139,12 @@ fn in_flight(file: &FileState, op: &Pending) -> Vec<(u64, Value)> {
         (OpKind::Write | OpKind::WriteDurable, Some(mem)) => {
             file.sectors.written(op.offset(), &mem.to_vec())
         }
-        (OpKind::ZeroRange | OpKind::PunchHole, _) => file.sectors.zeroed(op.offset(), op.end()),
+        (OpKind::ZeroRange | OpKind::PunchHole | OpKind::ZeroOutCall, _) => {
+            file.sectors.zeroed(op.offset(), op.end())
+        }
+        (OpKind::Discard | OpKind::DiscardCall, _) => {
+            file.sectors.written(op.offset(), &discarded(op.offset(), op.end()))
+        }
         _ => Vec::new(),
     }
 }
@@ -152,7 +157,12 @@ fn size_in_flight(file: &FileState, op: &Pending) -> Option<u64> {
         OpKind::Write | OpKind::WriteDurable | OpKind::Grow | OpKind::ZeroRange => {
             op.end().max(file.size())
         }
-        OpKind::Read | OpKind::Sync | OpKind::PunchHole => return None,
+        OpKind::Read
+        | OpKind::Sync
+        | OpKind::PunchHole
+        | OpKind::Discard
+        | OpKind::DiscardCall
+        | OpKind::ZeroOutCall => return None,
     };
     (size != file.size()).then_some(size)
 }

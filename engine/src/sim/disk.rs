@@ -8,7 +8,7 @@ use crate::buffers::BufferPool;
 use crate::device::{Device, Kind};
 use crate::lane::Lane;
 use crate::op::Op;
-use crate::storage::{Access, Storage};
+use crate::storage::{Access, Medium, Storage};
 
 use super::fault::{Hold, Matcher, Point, Rule};
 use super::file::{FileState, SimFile};
@@ -37,6 +37,19 @@ pub struct SimOptions {
     pub access: Access,
     /// Bytes for bounce buffers.
     pub buffer_budget: usize,
+    /// What the storage takes it for.
+    pub shape: SimShape,
+}
+
+/// What a file of the simulated disk is opened as.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum SimShape {
+    /// A regular file.
+    #[default]
+    File,
+    /// A block device with logical blocks of 512 bytes, or of the alignment if that is larger. What is discarded there
+    /// reads as other bytes.
+    BlockDevice,
 }
 
 impl Default for SimOptions {
@@ -46,6 +59,7 @@ impl Default for SimOptions {
             memory_alignment: 1,
             access: Access::ReadWrite,
             buffer_budget: 1 << 20,
+            shape: SimShape::File,
         }
     }
 }
@@ -55,6 +69,13 @@ impl SimOptions {
     pub fn aligned(alignment: u64) -> Self {
         let memory_alignment = usize::try_from(alignment).expect("alignments are small");
         SimOptions { alignment, memory_alignment, ..SimOptions::default() }
+    }
+
+    /// The same, taken for a block device.
+    #[must_use]
+    pub fn block_device(mut self) -> Self {
+        self.shape = SimShape::BlockDevice;
+        self
     }
 }
 
@@ -132,7 +153,14 @@ impl SimDisk {
         let device = Device::new(path, Kind::Sim(Arc::new(file)), state.files[index].size());
         let buffers = BufferPool::new(options.buffer_budget);
         let storage = Storage::over(device, alignment, options.access, buffers);
-        Some(storage.with_memory_alignment(memory_alignment))
+        let storage = storage.with_memory_alignment(memory_alignment);
+        Some(match options.shape {
+            SimShape::File => storage,
+            SimShape::BlockDevice => {
+                let topology = storage.topology();
+                storage.on(Medium::BlockDevice, topology)
+            }
+        })
     }
 
     /// The same for a file that exists.

@@ -7,6 +7,7 @@ use super::fault::Fault;
 use super::history::Landing;
 use super::log::OpKind;
 use super::pending::Pending;
+use super::sectors::SECTOR;
 
 impl State {
     /// The first step of those that have two.
@@ -62,6 +63,11 @@ impl State {
         if !op.is_aligned(len) {
             return -libc::EINVAL;
         }
+        let of_device =
+            matches!(op.kind, OpKind::Discard | OpKind::DiscardCall | OpKind::ZeroOutCall);
+        if of_device && (start | end) & (SECTOR - 1) != 0 {
+            return -libc::EINVAL;
+        }
         if i64::try_from(end).is_err() {
             return -libc::EFBIG;
         }
@@ -93,6 +99,8 @@ impl State {
             OpKind::Sync => file.settle(op.covers),
             OpKind::PunchHole => file.punch(landing, start, end),
             OpKind::Truncate => file.set_size(landing, start),
+            OpKind::Discard | OpKind::DiscardCall => file.spoil(landing, start, end),
+            OpKind::ZeroOutCall => file.zero(landing, start, end),
             OpKind::Grow | OpKind::ZeroRange => {
                 file.allocate(start, end);
                 if op.kind == OpKind::ZeroRange {

@@ -13,6 +13,14 @@ use super::sectors::{SECTOR, Sectors};
 /// Space is given out in blocks of this many bytes.
 const BLOCK: u64 = 4096;
 
+/// What a discarded byte of a block device reads as.
+const DISCARDED: u8 = 0xd5;
+
+/// The bytes of a range that was discarded.
+pub(super) fn discarded(start: u64, end: u64) -> Vec<u8> {
+    vec![DISCARDED; usize::try_from(end - start).expect("within the file")]
+}
+
 /// An open file. It goes out of use with the last [`SimDisk`](super::SimDisk) handle, as if unplugged: every op is
 /// EIO from then on.
 pub struct SimFile {
@@ -121,6 +129,11 @@ impl FileState {
     pub(super) fn punch(&mut self, landing: Landing, start: u64, end: u64) {
         self.zero(landing, start, end);
         self.free(start, end);
+    }
+
+    /// What was discarded on a device reads as anything: as this, so that nobody takes it for zeros.
+    pub(super) fn spoil(&mut self, landing: Landing, start: u64, end: u64) {
+        self.write(landing, start, &discarded(start, end));
     }
 
     /// Makes the file at least `size` bytes long.

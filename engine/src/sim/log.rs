@@ -4,6 +4,7 @@ use std::fmt;
 use std::sync::Arc;
 
 use crate::op::{Allocate, Verb};
+use crate::sys::device::Change;
 
 /// What an op of the disk does.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -24,6 +25,12 @@ pub enum OpKind {
     PunchHole,
     /// ftruncate; `offset` is the new size.
     Truncate,
+    /// A discard of a block device by a command of the ring: the range reads as anything.
+    Discard,
+    /// The same by a call (BLKDISCARD).
+    DiscardCall,
+    /// Zeroing of a block device by a call (BLKZEROOUT).
+    ZeroOutCall,
 }
 
 impl OpKind {
@@ -37,6 +44,9 @@ impl OpKind {
             Verb::Allocate(Allocate::ZeroRange) => OpKind::ZeroRange,
             Verb::Allocate(Allocate::PunchHole | Allocate::Discard) => OpKind::PunchHole,
             Verb::Truncate => OpKind::Truncate,
+            Verb::Discard => OpKind::Discard,
+            Verb::Call(Change::Discard) => OpKind::DiscardCall,
+            Verb::Call(Change::ZeroOut) => OpKind::ZeroOutCall,
         }
     }
 }

@@ -50,7 +50,7 @@ mod sectors;
 mod world;
 
 pub use crash::{Cell, Choice};
-pub use disk::{Kernel, SimDisk, SimOptions};
+pub use disk::{Kernel, SimDisk, SimOptions, SimShape};
 pub use fault::{Fault, Matcher, Point, Rule};
 pub use file::SimFile;
 pub use log::{Event, OpKind, Stage};

@@ -1,6 +1,6 @@
 //! Which ranges of a storage hold data.
 
-use super::Storage;
+use super::{Medium, Storage};
 use crate::device::Kind;
 use crate::error::{Operation, Result};
 use crate::sys::{self, Seek};
@@ -45,6 +45,10 @@ impl Storage {
         let Kind::File(file) = &self.device.kind else {
             return Ok(extent(ExtentKind::Data, self.size()));
         };
+        // A device tells of no holes.
+        if self.medium == Medium::BlockDevice {
+            return Ok(extent(ExtentKind::Data, self.size()));
+        }
         let seek = |what| {
             sys::seek(file, what, offset).map_err(|error| {
                 self.error(Operation::Extents, offset, error.raw_os_error().unwrap_or(libc::EIO))

@@ -10,10 +10,10 @@
 //! well, and closing another descriptor of the same file takes nothing away.
 
 use std::fmt;
-use std::fs::File;
+use std::fs::{File, Metadata};
 use std::io;
 use std::ops::Deref;
-use std::os::unix::fs::MetadataExt;
+use std::os::unix::fs::{FileTypeExt, MetadataExt};
 use std::str::FromStr;
 use std::sync::Arc;
 
@@ -187,7 +187,7 @@ pub enum LockError {
         conflict: Conflict,
         /// Who has it open, if that can be found out: processes of others and of other machines are not seen.
         holder: Option<Holder>,
-        /// Device and inode of the file.
+        /// Device and inode of the file, as [`Storage::identity`](super::Storage::identity) gives them.
         file: (u64, u64),
     },
     /// There are no locks on this file.
@@ -225,6 +225,16 @@ impl LockError {
     }
 }
 
+/// Something that is the same for two names of one file: device and inode. A block device has as many inodes as names,
+/// and its number stands for all of them.
+pub fn identity(metadata: &Metadata) -> (u64, u64) {
+    if metadata.file_type().is_block_device() {
+        (0, metadata.rdev())
+    } else {
+        (metadata.dev(), metadata.ino())
+    }
+}
+
 /// An open file with the locks of a claim on it, which are given up when this is dropped: at once, although a ring may
 /// keep the file itself open for another moment.
 #[derive(Debug)]
@@ -256,7 +266,7 @@ impl LockedFile {
         };
         match obstacle {
             Obstacle::Conflict(conflict, byte) => {
-                let identity = locked.metadata().map_or((0, 0), |m| (m.dev(), m.ino()));
+                let identity = locked.identity();
                 let holder = holder::find(&locked.file, byte);
                 Err(LockError::Conflict { path: path.clone(), conflict, holder, file: identity })
             }
@@ -272,6 +282,11 @@ impl LockedFile {
                 Ok(locked)
             }
         }
+    }
+
+    /// What [`identity`] says of it.
+    pub fn identity(&self) -> (u64, u64) {
+        self.metadata().map_or((0, 0), |metadata| identity(&metadata))
     }
 
     /// Whether locks are held.

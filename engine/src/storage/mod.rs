@@ -4,12 +4,16 @@
 //! answered. Under a grant a request waits for its own ops and its own widening only, so a storage grant is a leaf
 //! of every wait.
 
+mod block;
 mod extents;
 mod flush;
 mod holder;
+mod ladder;
 mod lock;
+mod medium;
 mod open;
 mod size;
+mod topology;
 mod transfer;
 mod zero;
 
@@ -21,8 +25,12 @@ use blkring_tracker::{Class, Guard, Span, Statistics, Tracker};
 
 pub use extents::{Extent, ExtentKind};
 pub use holder::Holder;
-pub use lock::{Claim, Conflict, LockError, LockMode, LockedFile, Permissions, UnknownLockMode};
-pub use open::{Access, Cache, Flushing, OpenError, OpenOptions};
+pub use lock::{
+    Claim, Conflict, LockError, LockMode, LockedFile, Permissions, UnknownLockMode, identity,
+};
+pub(crate) use medium::Medium;
+pub use open::{Access, Cache, Discarding, Flushing, OpenError, OpenOptions};
+pub use topology::{RangeLimits, Topology};
 
 use crate::buffers::BufferPool;
 use crate::device::{Device, Kind, may_be_asked_again};
@@ -37,6 +45,9 @@ use crate::write_log::WriteLog;
 
 /// How often an interrupted op is issued again before its error number is believed.
 const RETRIES: usize = 1000;
+
+/// The block of what has no device below it, in bytes.
+const PAGE: u64 = 4096;
 
 /// One file, device or memory, shared by any number of queues.
 pub struct Storage {
@@ -53,7 +64,10 @@ pub struct Storage {
     memory_alignment: usize,
     access: Access,
     flushing: Flushing,
-    zeroing: zero::Modes,
+    discarding: Discarding,
+    medium: Medium,
+    topology: Topology,
+    modes: ladder::Modes,
     /// The changes that the last successful fdatasync covered.
     synced: AtomicU64,
     syncs: flush::Syncs,
@@ -67,6 +81,7 @@ impl Storage {
         access: Access,
         buffers: Arc<BufferPool>,
     ) -> Self {
+        let memory_alignment = usize::try_from(alignment).expect("alignments are small");
         Storage {
             file_path: PathBuf::from(&*device.path),
             device,
@@ -74,10 +89,13 @@ impl Storage {
             shared_buffers: BufferPool::new(buffers.budget()),
             buffers,
             alignment,
-            memory_alignment: usize::try_from(alignment).expect("alignments are small"),
+            memory_alignment,
             access,
             flushing: Flushing::Done,
-            zeroing: zero::Modes::default(),
+            discarding: Discarding::Done,
+            medium: Medium::File,
+            topology: Topology::of_file(alignment, memory_alignment, PAGE),
+            modes: ladder::Modes::default(),
             synced: AtomicU64::new(0),
             syncs: flush::Syncs::default(),
             variants: Variants::default(),
@@ -93,6 +111,23 @@ impl Storage {
     /// The same with another alignment of memory, in bytes.
     pub(crate) fn with_memory_alignment(mut self, alignment: usize) -> Self {
         self.memory_alignment = alignment;
+        self.topology.memory_alignment = topology::narrow(alignment as u64);
+        self
+    }
+
+    /// The same on something else than a plain file.
+    pub(crate) fn on(mut self, medium: Medium, topology: Topology) -> Self {
+        self.medium = medium;
+        self.topology = topology;
+        self
+    }
+
+    /// The same with discards done or ignored.
+    pub(crate) fn with_discarding(mut self, discarding: Discarding) -> Self {
+        self.discarding = discarding;
+        if discarding == Discarding::Ignored {
+            self.topology.discard = None;
+        }
         self
     }
 
@@ -165,6 +200,14 @@ impl Storage {
         self
     }
 
+    /// The same with a kernel below that changes ranges of a device by calls alone, for tests.
+    #[cfg(feature = "variants")]
+    #[must_use]
+    pub fn without_ring_commands(mut self) -> Self {
+        self.modes = ladder::Modes::calls_only();
+        self
+    }
+
     /// The path it was opened by, byte for byte; of what is no file its name.
     pub fn file_path(&self) -> &Path {
         &self.file_path
@@ -193,8 +236,18 @@ impl Storage {
     /// The flags that requests may carry here. `NO_FALLBACK` zero-writes may still fail with ENOTSUP, once.
     pub fn supported_flags(&self) -> Flags {
         let mut flags = Flags::FUA | Flags::MAY_UNMAP;
-        flags.set(Flags::NO_FALLBACK, self.zeroing.may_be_fast());
+        flags.set(Flags::NO_FALLBACK, self.modes.may_zero_fast(self.medium));
         flags
+    }
+
+    /// Its units and limits, as they were when it was opened.
+    pub fn topology(&self) -> Topology {
+        self.topology
+    }
+
+    /// Whether it is a block device: then it has a size that is not its user's to change.
+    pub fn is_block_device(&self) -> bool {
+        self.medium == Medium::BlockDevice
     }
 
     /// What the tracker has seen.

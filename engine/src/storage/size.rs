@@ -2,8 +2,9 @@
 
 use blkring_tracker::{Class, Guard, Span};
 
-use super::Storage;
-use crate::error::{Operation, Result, is_unsupported};
+use super::{Medium, Storage};
+use crate::device::Kind;
+use crate::error::{IoError, Operation, Result, is_unsupported};
 use crate::lane::Lane;
 use crate::op::{Allocate, Op, Verb};
 use crate::variant::Variant;
@@ -13,7 +14,7 @@ impl Storage {
     /// written beyond `size` meanwhile stays.
     ///
     /// # Errors
-    /// ENOSPC and what else the kernel says; the size is then what it was.
+    /// ENOSPC, always on a block device, and what else the kernel says; the size is then what it was.
     pub async fn grow(&self, lane: &Lane, size: u64) -> Result<()> {
         self.check_writable(Operation::Resize, size)?;
         self.check_range(Operation::Resize, size, 0)?;
@@ -21,6 +22,7 @@ impl Storage {
             // Nothing to do, and nobody to wait for.
             return Ok(());
         }
+        self.check_growth()?;
         let guard = self.alone_from_end(size).await;
         let old = self.size();
         if old >= size {
@@ -43,13 +45,14 @@ impl Storage {
     /// aside for it.
     ///
     /// # Errors
-    /// What the kernel says; the size is then what it was.
+    /// As of [`Storage::grow`].
     pub async fn grow_by_hole(&self, lane: &Lane, size: u64) -> Result<()> {
         self.check_writable(Operation::Resize, size)?;
         self.check_range(Operation::Resize, size, 0)?;
         if self.size() >= size {
             return Ok(());
         }
+        self.check_growth()?;
         let guard = self.alone_from_end(size).await;
         // An absolute size is safe here: nobody else grows or writes beyond.
         if self.size() >= size { Ok(()) } else { self.set_size(lane, size, guard).await }
@@ -58,12 +61,47 @@ impl Storage {
     /// Sets the size, cutting off or adding a hole.
     ///
     /// # Errors
-    /// What the kernel says.
+    /// What the kernel says; ENOTSUP for another size than that of a block device.
     pub async fn resize(&self, lane: &Lane, size: u64) -> Result<()> {
         self.check_writable(Operation::Resize, size)?;
         self.check_range(Operation::Resize, size, 0)?;
+        if self.medium == Medium::BlockDevice {
+            return if size == self.size() { Ok(()) } else { Err(self.fixed(libc::ENOTSUP)) };
+        }
         let guard = self.alone_from_end(size).await;
         self.set_size(lane, size, guard).await
+    }
+
+    /// Looks at how large the file or device is, which somebody else may have changed, and gives that. For a file it
+    /// waits for everything in flight, and everything else waits for it: what is being written may make it longer.
+    ///
+    /// # Errors
+    /// What the kernel says; what was known of the size is kept then.
+    pub async fn refresh_size(&self) -> Result<u64> {
+        let Kind::File(file) = &self.device.kind else { return Ok(self.size()) };
+        let _guard = match self.medium {
+            Medium::File => {
+                Some(self.tracker.begin(Span::to_infinity(0), Class::Serialising).await)
+            }
+            Medium::BlockDevice => None,
+        };
+        let size = self.medium.size(file).map_err(|error| {
+            self.error(Operation::Resize, 0, error.raw_os_error().unwrap_or(libc::EIO))
+        })?;
+        self.device.learn_size(size);
+        Ok(size)
+    }
+
+    /// A block device is as long as it is.
+    fn check_growth(&self) -> Result<()> {
+        match self.medium {
+            Medium::File => Ok(()),
+            Medium::BlockDevice => Err(self.fixed(libc::ENOSPC)),
+        }
+    }
+
+    fn fixed(&self, errno: i32) -> IoError {
+        self.error(Operation::Resize, self.size(), errno).because("a block device")
     }
 
     async fn set_size(&self, lane: &Lane, size: u64, guard: Guard) -> Result<()> {

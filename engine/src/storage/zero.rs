@@ -1,17 +1,16 @@
-//! Making ranges read as zeros, and giving them back: the ladder of kernel calls.
+//! Making ranges read as zeros, and giving them back.
 
 use std::sync::LazyLock;
 
-use blkring_tracker::sync::atomic::{AtomicU8, Ordering};
 use blkring_tracker::{Class, Guard, Span};
 
-use super::Storage;
+use super::{Discarding, Medium, Storage};
 use crate::buffers::BufferPool;
 use crate::error::{Operation, Result, is_unsupported};
 use crate::faults::Event;
 use crate::lane::Lane;
 use crate::memory::IoMem;
-use crate::op::{Allocate, Op, Verb};
+use crate::op::Verb;
 use crate::request::Flags;
 use crate::variant::Variant;
 
@@ -21,40 +20,22 @@ const FALLBACK_CHUNK: u64 = 16 << 20;
 /// The buffer of zeros that such a write repeats.
 const ZERO_BUFFER: usize = 64 << 10;
 
-/// The calls that this file's kernel does not have.
-#[derive(Default)]
-pub(super) struct Modes(AtomicU8);
-
-const NO_PUNCH: u8 = 1;
-const NO_ZERO_RANGE: u8 = 2;
-const NO_ALLOCATE: u8 = 4;
-
-impl Modes {
-    fn lacks(&self, mode: u8) -> bool {
-        self.0.load(Ordering::Relaxed) & mode != 0
-    }
-
-    fn give_up(&self, mode: u8) {
-        self.0.fetch_or(mode, Ordering::Relaxed);
-    }
-
-    /// Whether a zero-write without fallback may succeed.
-    pub(super) fn may_be_fast(&self) -> bool {
-        !self.lacks(NO_ZERO_RANGE) || !self.lacks(NO_PUNCH | NO_ALLOCATE)
-    }
-}
-
 impl Storage {
     /// Makes [offset, offset + len) read as zeros; the file grows to the end of the range. With
     /// [`Flags::MAY_UNMAP`] the space may be given back, with [`Flags::NO_FALLBACK`] no zero is ever written out,
-    /// with [`Flags::FUA`] the result is durable.
+    /// with [`Flags::FUA`] the result is durable. A zero-write that fails may have zeroed a part of its range.
     ///
     /// A zero-write that ends beyond the end of the file waits for everything in flight from its start or the end of
     /// the file, whichever is lower, and everything there waits for it: kernels before Linux 5.5 computed the new
     /// size of an XFS file before they waited for direct I/O, and cut off what that had written.
     ///
+    /// On a block device only whole logical blocks are zeroed without writing; what is left of the range at its ends is
+    /// written. Without fallback the space may be given back there whatever the flags say: the kernel has one call that
+    /// never writes zeros, and that is what it does.
+    ///
     /// # Errors
-    /// ENOTSUP with `NO_FALLBACK` where no call does it; EBADF, EFBIG, and what the kernel says.
+    /// ENOTSUP with `NO_FALLBACK` where no call does it, or not for ends within a block; ENOSPC beyond the end of a
+    /// block device; EBADF, EFBIG, and what the kernel says.
     pub async fn write_zeroes(
         &self,
         lane: &Lane,
@@ -67,44 +48,78 @@ impl Storage {
         if len == 0 {
             return Ok(());
         }
-        let guard = self.admit_zeroes(offset, end).await;
-        self.point(Event::PwritevZero).await;
-        let (result, guard) = self.zero_fast(lane, (offset, len), flags, guard).await;
-        match result {
-            0.. => drop(guard),
-            failed if !is_unsupported(-failed) => {
-                return Err(self.error(Operation::WriteZeroes, offset, failed));
-            }
-            _ if flags.contains(Flags::NO_FALLBACK) => {
-                return Err(self.error(Operation::WriteZeroes, offset, libc::ENOTSUP));
-            }
-            _ => self.zero_slowly(lane, (offset, len), guard).await?,
+        if self.medium == Medium::BlockDevice && end > self.size() {
+            return Err(self.error(Operation::WriteZeroes, offset, libc::ENOSPC));
+        }
+        let (first, last) = self.whole_units(offset, end);
+        if flags.contains(Flags::NO_FALLBACK) && (first, last) != (offset, end) {
+            return Err(self.error(Operation::WriteZeroes, offset, libc::ENOTSUP));
+        }
+        if offset < first {
+            self.write(lane, offset, &zeros(first - offset), Flags::empty()).await?;
+        }
+        if first < last {
+            self.zero_units(lane, (first, last), flags).await?;
+        }
+        if last < end {
+            self.write(lane, last, &zeros(end - last), Flags::empty()).await?;
         }
         self.point(Event::PwritevDone).await;
         if flags.contains(Flags::FUA) { self.flush(lane).await } else { Ok(()) }
     }
 
     /// Gives [offset, offset + len) back to the host; its contents are unspecified afterwards. Success where the
-    /// host cannot do it.
+    /// host cannot do it, and with [`Discarding::Ignored`]. Of a block device whole logical blocks are given back.
     ///
     /// # Errors
     /// EBADF, EFBIG, and what the kernel says.
     pub async fn discard(&self, lane: &Lane, offset: u64, len: u64) -> Result<()> {
         self.check_writable(Operation::Discard, offset)?;
         let end = self.check_range(Operation::Discard, offset, len)?.min(self.size());
-        if offset >= end || self.zeroing.lacks(NO_PUNCH) {
+        let (first, last) = self.whole_units(offset, end.max(offset));
+        let may = self.discarding == Discarding::Done && self.modes.may_discard(self.medium);
+        if first >= last || !may {
             return Ok(());
         }
-        let guard = self.tracker.begin(Span::new(offset, end), Class::Shared).await;
-        let (result, _guard) =
-            self.allocate(lane, Allocate::Discard, (offset, end - offset), guard).await;
+        let guard = self.tracker.begin(Span::new(first, last), Class::Shared).await;
+        let (result, _guard) = self.give_back(lane, (first, last - first), guard).await;
         match result {
             0.. => Ok(()),
-            _ if is_unsupported(-result) => {
-                self.zeroing.give_up(NO_PUNCH);
-                Ok(())
+            _ if is_unsupported(-result) => Ok(()),
+            _ => Err(self.error(Operation::Discard, first, result)),
+        }
+    }
+
+    /// The units that are zeroed or given back at once and lie whole in a range: from where to where. Without any, an
+    /// empty range within it, at a border of units if there is one.
+    fn whole_units(&self, start: u64, end: u64) -> (u64, u64) {
+        let unit = match self.medium {
+            Medium::File => 1,
+            Medium::BlockDevice => u64::from(self.topology.logical_block),
+        };
+        let first = start.next_multiple_of(unit).min(end);
+        (first, (end / unit * unit).max(first))
+    }
+
+    /// Zeros whole units, by the first call that does it, or by writing.
+    async fn zero_units(&self, lane: &Lane, (start, end): (u64, u64), flags: Flags) -> Result<()> {
+        let mut flags = flags;
+        flags.set(
+            Flags::MAY_UNMAP,
+            flags.contains(Flags::MAY_UNMAP) && self.discarding == Discarding::Done,
+        );
+        let guard = self.admit_zeroes(start, end).await;
+        self.point(Event::PwritevZero).await;
+        let (result, guard) = self.zero_fast(lane, (start, end - start), flags, guard).await;
+        match result {
+            0.. => Ok(()),
+            failed if !is_unsupported(-failed) => {
+                Err(self.error(Operation::WriteZeroes, start, failed))
             }
-            _ => Err(self.error(Operation::Discard, offset, result)),
+            _ if flags.contains(Flags::NO_FALLBACK) => {
+                Err(self.error(Operation::WriteZeroes, start, libc::ENOTSUP))
+            }
+            _ => self.zero_slowly(lane, (start, end - start), guard).await,
         }
     }
 
@@ -126,74 +141,6 @@ impl Storage {
             return guard;
         }
         self.reach_end(guard).await
-    }
-
-    /// The calls that zero without writing, in turn. ENOTSUP if there is none.
-    async fn zero_fast(
-        &self,
-        lane: &Lane,
-        range: (u64, u64),
-        flags: Flags,
-        guard: Guard,
-    ) -> (i32, Guard) {
-        let modes = &self.zeroing;
-        let mut guard = guard;
-        let mut result;
-        let inside = range.0 + range.1 <= self.size();
-        if flags.contains(Flags::MAY_UNMAP) && inside && !modes.lacks(NO_PUNCH) {
-            (result, guard) = self.allocate(lane, Allocate::PunchHole, range, guard).await;
-            if is_unsupported(-result) {
-                modes.give_up(NO_PUNCH);
-            } else if !matches!(-result, libc::EINVAL | libc::EBUSY) {
-                return (result, guard);
-            }
-        }
-        if !modes.lacks(NO_ZERO_RANGE) {
-            (result, guard) = self.allocate(lane, Allocate::ZeroRange, range, guard).await;
-            if is_unsupported(-result) {
-                modes.give_up(NO_ZERO_RANGE);
-            } else if result != -libc::EINVAL {
-                return (result, guard);
-            }
-        }
-        if !modes.lacks(NO_PUNCH | NO_ALLOCATE) {
-            (result, guard) = self.allocate(lane, Allocate::PunchHole, range, guard).await;
-            if is_unsupported(-result) {
-                modes.give_up(NO_PUNCH);
-            } else if result >= 0 {
-                return self.allocate_or_give_up(lane, range, guard).await;
-            } else if result != -libc::EINVAL {
-                return (result, guard);
-            }
-        }
-        if range.0 >= self.size() && !modes.lacks(NO_ALLOCATE) {
-            return self.allocate_or_give_up(lane, range, guard).await;
-        }
-        (-libc::EOPNOTSUPP, guard)
-    }
-
-    async fn allocate_or_give_up(
-        &self,
-        lane: &Lane,
-        range: (u64, u64),
-        guard: Guard,
-    ) -> (i32, Guard) {
-        let (result, guard) = self.allocate(lane, Allocate::Grow, range, guard).await;
-        if is_unsupported(-result) {
-            self.zeroing.give_up(NO_ALLOCATE);
-        }
-        (result, guard)
-    }
-
-    async fn allocate(
-        &self,
-        lane: &Lane,
-        mode: Allocate,
-        range: (u64, u64),
-        guard: Guard,
-    ) -> (i32, Guard) {
-        let (offset, len) = range;
-        self.issue(lane, guard, || Op::plain(&self.device, Verb::Allocate(mode), offset, len)).await
     }
 
     /// Writes zeros. What is not aligned goes the way of a write, which is admitted anew and takes its buffer first:

@@ -27,6 +27,7 @@ use std::sync::Arc;
 use blkring_tracker::sync::Mutex;
 
 use crate::op::{Allocate, Op, Verb};
+use crate::sys::device::Change;
 use order::Order;
 pub(crate) use order::SyncId;
 use record::{DISCARD, FLUSH, FUA, HEADER, MARK, Record};
@@ -188,10 +189,13 @@ impl WriteLog {
                 let flags = if op.verb == Verb::WriteDurable { FUA } else { 0 };
                 self.add(Record { offset: op.offset, flags, ..Record::with(bytes) });
             }
-            Verb::Allocate(Allocate::ZeroRange | Allocate::PunchHole) => {
+            Verb::Allocate(Allocate::ZeroRange | Allocate::PunchHole)
+            | Verb::Call(Change::ZeroOut) => {
                 self.add(Record { offset: op.offset, zeros: op.len, ..Record::with(Vec::new()) });
             }
-            Verb::Allocate(Allocate::Discard) => self.discard(op.offset, op.len),
+            Verb::Allocate(Allocate::Discard) | Verb::Discard | Verb::Call(Change::Discard) => {
+                self.discard(op.offset, op.len);
+            }
             Verb::Truncate if op.offset < size => self.discard(op.offset, size - op.offset),
             Verb::Read | Verb::Sync | Verb::Truncate | Verb::Allocate(Allocate::Grow) => (),
         }

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use blkring_engine::tracker::{Class, Guard, Span};
 use blkring_engine::{
-    Access, Action, Context, IoError, Operation, Request, Result, Service, Target,
+    Access, Action, Context, IoError, Operation, Request, Result, Service, Target, Topology,
 };
 
 use super::Image;
@@ -32,6 +32,11 @@ impl Target for Image {
 
     fn size(&self) -> u64 {
         self.top.virtual_size()
+    }
+
+    fn topology(&self) -> Topology {
+        let cluster = self.top.geometry.cluster_size();
+        self.top.storage.topology().in_clusters(cluster)
     }
 
     fn path(&self) -> &Arc<str> {

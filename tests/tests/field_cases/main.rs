@@ -5,6 +5,7 @@
 //! whole images, in `race.rs`; F44 is in `quiesce.rs`; F43 with every prefix and legal reordering is the power-cut enumerator (`powercut.rs`).
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on fails")]
 
+mod alignment;
 mod backing_names;
 mod beyond_the_end;
 mod chains;
@@ -23,3 +24,4 @@ mod sharing;
 mod snapshots;
 mod threads;
 mod version_2;
+mod zeroing;
