@@ -19,6 +19,7 @@ mod counted;
 mod cut;
 mod decompress;
 mod extents;
+mod holes;
 mod l1;
 mod layer;
 mod lease;
@@ -59,7 +60,7 @@ use blkring_engine::{BufferPool, LaneCounts, Result, Service, Storage};
 
 pub use extents::{GuestBytes, GuestExtent};
 pub use open::{FileOpener, OpenError, Opener};
-pub use options::{AllocPolicy, ImageOptions};
+pub use options::{AllocPolicy, Freed, ImageOptions};
 pub use preallocate::Preallocation;
 pub use statistics::ImageStatistics;
 

@@ -98,7 +98,7 @@ pub use header::{
     MAX_BACKING_FORMAT_BYTES, MAX_BACKING_NAME_BYTES, RefTable, TableKind,
 };
 pub use image::{
-    AllocPolicy, FileOpener, GuestBytes, GuestExtent, Image, ImageInfo, ImageOptions,
+    AllocPolicy, FileOpener, Freed, GuestBytes, GuestExtent, Image, ImageInfo, ImageOptions,
     ImageStatistics, OpenError, Opener, Preallocation,
 };
 pub use layout::{CreateError, CreateOptions, Layout, LayoutWrite};

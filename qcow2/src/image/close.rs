@@ -95,9 +95,13 @@ impl Layer {
     /// Takes their counts off all that is reserved or unlinked, and cuts the file.
     async fn give_back(self: &Arc<Self>) -> Result<()> {
         let losses = {
+            {
+                let mut state = self.lock();
+                state.close_packing();
+                state.recycle(0);
+            }
+            self.give_space_back().await;
             let mut state = self.lock();
-            state.close_packing();
-            state.recycle(0);
             let pools = &mut state.pools;
             let runs = [pools.ready.drain(), pools.tables.drain(), pools.dirty.drain()].concat();
             let mut losses = state.unlinks.take_losing();

@@ -88,6 +88,7 @@ impl Layer {
 
     async fn cut(self: Arc<Self>) -> Result<()> {
         self.take_slot(Holder::Cut, |_, _| ()).await;
+        self.give_space_back().await;
         self.load_blocks_to_lower().await;
         let frozen = self.freeze(&mut self.lock());
         if self.breaks(Variant::SlotFreedBeforeLanding) {

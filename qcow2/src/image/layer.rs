@@ -8,7 +8,7 @@ use blkring_engine::tracker::sync::{Mutex, MutexGuard};
 use blkring_engine::{IoError, IoMem, Operation, Result, Service, Storage, Variant, Variants};
 
 use super::lease::Epoch;
-use super::options::{AllocPolicy, ImageOptions};
+use super::options::{AllocPolicy, Freed, ImageOptions};
 use super::state::{SharedJob, State};
 use crate::address::{GuestCluster, GuestOffset, HostCluster, HostOffset};
 use crate::compressed::CompressedData;
@@ -30,6 +30,8 @@ pub(crate) struct Layer {
     pub(crate) reserve: u64,
     /// Unlinked clusters held back at most.
     pub(crate) held_back: u64,
+    /// What becomes of the space of freed clusters.
+    pub(crate) freed: Freed,
     pub(crate) state: Mutex<State>,
     /// Bytes of the virtual disk. The size in the geometry is not looked at: it is that of the time of opening.
     size: AtomicU64,
@@ -68,6 +70,7 @@ impl Layer {
             policy: options.policy,
             reserve: (options.reserve_bytes / geometry.cluster_size()).max(1),
             held_back: (options.held_back_bytes / geometry.cluster_size()).max(1),
+            freed: options.freed,
             state: Mutex::new(state),
             size: AtomicU64::new(geometry.virtual_size()),
             variants: options.broken(),

@@ -25,6 +25,17 @@ impl AllocPolicy {
     }
 }
 
+/// What becomes of the space of clusters that nothing refers to any more.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum Freed {
+    /// The image keeps it, and uses it again.
+    #[default]
+    Kept,
+    /// The host gets it back (a hole in the file), when the removal is durable; but for as much as is reserved ahead.
+    /// That is a part of a flush, so flushes after large discards take longer.
+    GivenBack,
+}
+
 /// Options of an image.
 #[derive(Debug, Clone)]
 #[non_exhaustive]
@@ -39,6 +50,8 @@ pub struct ImageOptions {
     pub reserve_bytes: u64,
     /// Bytes of unlinked clusters held back at most before a flush is made to let them go.
     pub held_back_bytes: u64,
+    /// What becomes of the space of clusters that nothing refers to any more.
+    pub freed: Freed,
     /// Bytes for copies, and as many for compressed data that is read. One buffer always works.
     pub buffer_bytes: usize,
     /// Operations of shared work in flight at most, where there is no ring.
@@ -58,6 +71,7 @@ impl Default for ImageOptions {
             cache_bytes: 32 << 20,
             reserve_bytes: 16 << 20,
             held_back_bytes: 64 << 20,
+            freed: Freed::Kept,
             buffer_bytes: 8 << 20,
             depth: 64,
             max_chain: 200,
@@ -105,6 +119,13 @@ impl ImageOptions {
     #[must_use]
     pub fn held_back_bytes(mut self, bytes: u64) -> Self {
         self.held_back_bytes = bytes;
+        self
+    }
+
+    /// The same with the space of freed clusters kept or given back.
+    #[must_use]
+    pub fn freed(mut self, freed: Freed) -> Self {
+        self.freed = freed;
         self
     }
 

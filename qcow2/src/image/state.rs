@@ -175,6 +175,7 @@ impl State {
                 {
                     one.reference.clusters().for_each(|one| self.put_dirty(one, Stamp::default()));
                 }
+                Reference::Only(cluster) => self.unlinks.lose_whole(cluster),
                 reference => reference.clusters().for_each(|one| self.unlinks.lose(one)),
             }
         }

@@ -5,7 +5,7 @@
 //! that others may refer to loses a count, and is free if none is left; only a refill finds it then, and counts it
 //! anew.
 
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 use super::clock::Stamp;
 use super::lease::Epoch;
@@ -78,12 +78,31 @@ pub(crate) struct Unlinks {
     /// Due and unleased: how many counts these clusters lose in the next cut. Where a cut has failed there may be none
     /// left to lose, but the count must be written again.
     losing: BTreeMap<HostCluster, u64>,
+    /// Those of them that nothing else refers to, and whose bytes are there still: what they hold means nothing.
+    hollow: BTreeSet<HostCluster>,
 }
 
 impl Unlinks {
     /// The cluster loses a count with the next cut. The removal is durable, and no I/O is left in it.
     pub(crate) fn lose(&mut self, cluster: HostCluster) {
         self.lose_many(cluster, 1);
+    }
+
+    /// The same for a cluster that loses its only count.
+    pub(crate) fn lose_whole(&mut self, cluster: HostCluster) {
+        self.hollow.insert(cluster);
+        self.lose(cluster);
+    }
+
+    /// Takes the first run of clusters that lose their only count: where it begins, and how
+    /// many they are. They stay among those that lose counts, so nobody takes them for free.
+    pub(crate) fn take_hollow(&mut self) -> Option<(HostCluster, u64)> {
+        let first = self.hollow.pop_first()?;
+        let mut clusters = 1;
+        while self.hollow.remove(&HostCluster::new(first.get() + clusters)) {
+            clusters += 1;
+        }
+        Some((first, clusters))
     }
 
     /// The cluster loses so many counts with the next cut; with none its count is written again.
@@ -103,6 +122,8 @@ impl Unlinks {
 
     /// Takes all that the next cut writes.
     pub(crate) fn take_losing(&mut self) -> BTreeMap<HostCluster, u64> {
+        // From here on they may be free, and soon be used again.
+        self.hollow.clear();
         std::mem::take(&mut self.losing)
     }
 

@@ -2,7 +2,7 @@
 
 use blkring_engine::Variants;
 use blkring_engine::sim::{Kernel, Rng};
-use blkring_qcow2::{AllocPolicy, ImageOptions, Version};
+use blkring_qcow2::{AllocPolicy, Freed, ImageOptions, Version};
 
 use super::model::SECTOR;
 
@@ -121,6 +121,8 @@ pub struct Config {
     pub length: u64,
     /// Lives.
     pub lives: u64,
+    /// What becomes of the space of freed clusters.
+    pub freed: Freed,
     /// Broken rules.
     pub variants: Variants,
 }
@@ -160,6 +162,7 @@ impl Config {
             queues: 1 + rng.index(2),
             length: 20 + rng.below(40),
             lives: 1 + rng.below(3),
+            freed: Freed::Kept,
             variants: Variants::default(),
         };
         if rng.one_in(5) {
@@ -218,6 +221,13 @@ impl Config {
         }
     }
 
+    /// Draws what becomes of freed space, from a generator of its own.
+    pub fn draw_freed(&mut self, rng: &mut Rng) {
+        if rng.one_in(3) {
+            self.freed = Freed::GivenBack;
+        }
+    }
+
     /// L2 tables of the image.
     pub fn tables(&self) -> u64 {
         self.clusters.div_ceil(self.cluster / 8)
@@ -260,6 +270,7 @@ impl Config {
             .depth(self.depth)
             .reserve_bytes(self.reserve * self.cluster)
             .held_back_bytes(self.held_back * self.cluster)
+            .freed(self.freed)
             .variants(self.variants)
     }
 }

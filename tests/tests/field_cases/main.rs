@@ -23,5 +23,6 @@ mod rings;
 mod sharing;
 mod snapshots;
 mod threads;
+mod topology;
 mod version_2;
 mod zeroing;
