@@ -20,6 +20,10 @@
 //!   show through.
 //! - *The size on the disk*: space is made ready ahead, and what is zero around a write in a new cluster is left a hole,
 //!   so that `measure` of an image with clusters larger than 64 KiB may count less.
+//! - *Two compressed writes in one session*: the second one of QEMU 10.0.2 may overwrite what came between, if the first one
+//!   was replaced (its place is remembered although it is free). And in version 2 whole clusters of zeros may be written
+//!   in compressed form by QEMU alone, which gives them up without being asked to unmap.
+//! - *Where clusters of a copy lie*: `convert` makes space ready ahead.
 //! - *The order in which concurrent requests are told*: it is that of their ends.
 
 mod generate;

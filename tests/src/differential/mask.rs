@@ -35,7 +35,7 @@ pub fn output(script: &Script, step: &Step, text: &str) -> String {
             lines.join("\n")
         }
         Step::Img(words) if words.iter().any(|word| word == "map") => map(&text, script.mode),
-        _ if script.mode == Mode::Loose => {
+        _ if script.mode == Mode::Loose || step_is_of_copy(step) => {
             let text = PLACES.iter().fold(text, |text, key| without_numbers(&text, key));
             lines(&text, |line| {
                 !line.starts_with("Image end offset: ")
@@ -49,6 +49,11 @@ pub fn output(script: &Script, step: &Step, text: &str) -> String {
 
 fn step_is_check(step: &Step) -> bool {
     matches!(step, Step::Img(words) if words.iter().any(|word| word == "check"))
+}
+
+/// Whether it tells of a copy: `convert` makes space ready ahead, whatever the policy of the script.
+fn step_is_of_copy(step: &Step) -> bool {
+    matches!(step, Step::Img(words) if words.last().is_some_and(|word| word == "copy"))
 }
 
 /// The lines that are to stay.

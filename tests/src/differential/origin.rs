@@ -12,7 +12,7 @@ impl Maker {
         let mut before = self.below();
         let kind = self.rng.below(9);
         let made = match kind {
-            0 => self.compressed(&mut before),
+            0 if self.loose() => self.compressed(&mut before),
             1 if self.loose() => self.with_snapshot(&mut before),
             2 => self.preallocated(&mut before),
             _ => false,
