@@ -102,14 +102,11 @@ fn count() -> u64 {
     wanted.map_or(COUNT, |count| count.parse().expect("a number of receipts"))
 }
 
+/// One test: the descriptors of the process are counted.
 #[test]
-fn dropped_receipts_leave_nothing_in_memory() {
+fn dropped_receipts_leave_nothing() {
     let disk = RawDisk::new(Storage::in_memory("memory", vec![0; SIZE], SIZE));
     drop_receipts(&disk, count());
-}
-
-#[test]
-fn dropped_receipts_leave_nothing_of_a_file() {
     let file = tempfile::NamedTempFile::new_in(env!("CARGO_TARGET_TMPDIR")).unwrap();
     file.as_file().set_len(SIZE as u64).unwrap();
     for cache in [Cache::Cached, Cache::Direct] {

@@ -9,6 +9,7 @@
 #[doc = include_str!("../../README.md")]
 struct Readme;
 
+pub mod abandoned;
 pub mod beside;
 pub mod counted;
 pub mod crowd;

@@ -1,9 +1,10 @@
 //! Queues under a kernel that refuses for the moment, moves less than asked, takes its time, or never answers.
 
 use std::fs::File;
+use std::io::{BufRead, BufReader};
 use std::os::unix::fs::FileExt;
 use std::path::Path;
-use std::process::Command;
+use std::process::{Command, Stdio};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
@@ -15,6 +16,7 @@ use blkring_engine::{
     RawDisk, Request, Storage, Target, Turn,
 };
 use blkring_qcow2::CreateOptions;
+use blkring_tests::abandoned::{BLOCK, REQUESTS};
 use blkring_tests::deadline::within;
 use blkring_tests::fs::Fs;
 use blkring_tests::images::{self, Opened};
@@ -22,8 +24,6 @@ use blkring_tests::mounts::{Mount, SectorSize};
 use blkring_tests::report::or_skip;
 use blkring_tests::tools;
 use tempfile::NamedTempFile;
-
-const BLOCK: usize = 4096;
 
 /// What is slow hangs.
 const PATIENCE: Duration = Duration::from_secs(60);
@@ -255,45 +255,54 @@ impl Drop for Frozen<'_> {
     }
 }
 
-fn frozen_queue(path: &Path, patience: Duration, pool: &Arc<BufferPool>) -> (Queue, Arc<RawDisk>) {
-    let raw = disk(path, Cache::Cached, &Faults::new());
-    let options = QueueOptions::with_requests(128).depth(128).patience(patience);
-    let mut queue = queue(options);
+/// F82 with a device that is slow in the kernel: what is thawed in time is waited for.
+#[test]
+fn f82_a_dropped_queue_waits_for_the_kernel() {
+    let Some(mount) = or_skip(Mount::new(Fs::Ext4, SectorSize::S512, 64)) else { return };
+    let path = mount.path().join("disk");
+    File::create(&path).unwrap().write_all_at(&vec![0xff; 128 * BLOCK], 0).unwrap();
+    let frozen = Frozen::new(&mount);
+    let raw = disk(&path, Cache::Cached, &Faults::new());
+    let mut queue = queue(QueueOptions::with_requests(128).depth(128));
     let handle = queue.attach(&raw).unwrap();
-    (0..128).for_each(|number| write_block(&handle, pool, number));
+    let pool = BufferPool::new(128 * BLOCK);
+    (0..128).for_each(|number| write_block(&handle, &pool, number));
     queue.turn().unwrap();
     assert!(queue.unfinished() > 0, "the file system is frozen");
-    (queue, raw)
+    drop(handle);
+    std::thread::scope(|scope| {
+        scope.spawn(move || {
+            std::thread::sleep(Duration::from_millis(100));
+            drop(frozen);
+        });
+        drop(queue);
+    });
+    assert!(pool.taken() == 0 && is_idle(&raw) && has_blocks(&path, 128));
 }
 
-/// F82 with a device that is slow in the kernel: a thawed one is waited for, a frozen one is left in time, and then
-/// the memory stays where it is, so that whatever the kernel does later is harmless.
+/// F82 with a device that never answers: it is left in time, and the memory stays where it is, so that whatever the
+/// kernel does later is harmless.
 #[test]
 fn f82_a_device_that_never_answers_is_left_with_its_memory() {
     let Some(mount) = or_skip(Mount::new(Fs::Ext4, SectorSize::S512, 64)) else { return };
     let path = mount.path().join("disk");
-    File::create(&path).unwrap().write_all_at(&vec![0xff; 128 * BLOCK], 0).unwrap();
-    let pool = BufferPool::new(128 * BLOCK);
-    {
-        let frozen = Frozen::new(&mount);
-        let (queue, raw) = frozen_queue(&path, PATIENCE, &pool);
-        std::thread::scope(|scope| {
-            scope.spawn(move || {
-                std::thread::sleep(Duration::from_millis(100));
-                drop(frozen);
-            });
-            drop(queue);
-        });
-        assert!(pool.taken() == 0 && is_idle(&raw) && has_blocks(&path, 128));
-    }
-    File::create(&path).unwrap().write_all_at(&vec![0xff; 128 * BLOCK], 0).unwrap();
+    File::create(&path).unwrap().write_all_at(&vec![0xff; REQUESTS * BLOCK], 0).unwrap();
     let frozen = Frozen::new(&mount);
-    let (queue, raw) = frozen_queue(&path, Duration::from_millis(200), &pool);
-    within(PATIENCE, "to leave a device that never answers", || drop(queue));
-    assert!(pool.taken() > 0 && !is_idle(&raw), "what the kernel has is neither freed nor given");
+    let mut child = Command::new(env!("CARGO_BIN_EXE_child"));
+    let mut child = child.arg("abandon").arg(&path).stdout(Stdio::piped()).spawn().unwrap();
+    let mut line = String::new();
+    BufReader::new(child.stdout.take().unwrap()).read_line(&mut line).unwrap();
+    // The process can end when the kernel answers.
     drop(frozen);
-    // The kernel writes what it had, from memory that is still there.
-    drop(raw);
+    assert!(child.wait().unwrap().success());
+    let left: usize = line.trim().parse().unwrap();
+    assert!(left >= BLOCK && left.is_multiple_of(BLOCK), "{left} bytes are left");
+    // What the kernel wrote after all is what it was given: the memory was not used for anything else.
+    let bytes = std::fs::read(&path).unwrap();
+    for (number, block) in bytes.chunks(BLOCK).enumerate() {
+        let whole = |byte: u8| block.iter().all(|one| *one == byte);
+        assert!(whole(number as u8) || whole(0xff), "block {number}");
+    }
 }
 
 /// F88: random short counts, EAGAIN and EINTR: bytes are exact.
