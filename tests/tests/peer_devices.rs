@@ -6,7 +6,7 @@ use blkring_tests::loop_device::{LoopDevice, ReadOnly};
 use blkring_tests::mounts::SectorSize;
 use blkring_tests::report::or_skip;
 
-/// Compares lines of shell in which `dev` is a device of 16 MiB, of which `$fill` makes one of sevens, and `$sum` tells
+/// Compares lines of shell in which `dev` is a device of 8 MiB, of which `$fill` makes one of sevens, and `$sum` tells
 /// what it holds.
 struct Ground {
     links: Links,
@@ -16,11 +16,11 @@ struct Ground {
 impl Ground {
     #[track_caller]
     fn new(sector: SectorSize) -> Option<Self> {
-        let device = or_skip(LoopDevice::new(sector, 16))?;
+        let device = or_skip(LoopDevice::new(sector, 8))?;
         let link = format!("ln -s {} dev", device.path().display());
         let links = Links::new(&[
             &link,
-            "head -c 16M /dev/zero | tr '\\0' '\\7' > sevens",
+            "head -c 8M /dev/zero | tr '\\0' '\\7' > sevens",
             "(head -c 1M sevens; head -c 2M /dev/zero; head -c 1M sevens) > small",
             "truncate -s 32M large; mkdir dir; mkfifo pipe",
             "qemu-img convert -f raw -O qcow2 small packed; qemu-img convert -c -f raw -O qcow2 small smaller",
@@ -50,6 +50,8 @@ fn info_and_its_neighbours_tell_the_same() {
         "$fill; qemu-io -r -f raw -c info -c length -c map -c 'alloc 0 1M' dev",
         "$fill; qemu-img compare -f raw -F raw dev sevens; qemu-img compare -f raw -F raw small dev",
         "$fill; qemu-img bench -f raw -c 10 dev; qemu-img bench -f raw -t none -w -c 10 --pattern=3 dev; $sum",
+        "$fill; qemu-img create -q -f qcow2 -b dev -F raw top; qemu-img info --backing-chain top; qemu-img map top",
+        "$fill; qemu-img create -q -f qcow2 -b dev -F raw top; qemu-io -c 'write -P 3 4k 4k' -c 'read -P 7 8k 64k' top; $sum",
         "qemu-img info dir; qemu-img info -f raw dir; qemu-io -f raw -c 'read 0 1' dir",
     ]);
 }
@@ -87,14 +89,14 @@ fn copies_to_and_from_a_device_are_the_same() {
 fn sizes_of_a_device_stay() {
     let Some(ground) = Ground::new(SectorSize::S512) else { return };
     ground.compare(&[
+        "$fill; qemu-img create -f raw dev 4M; $sum",
         "$fill; qemu-img create -f raw dev 8M; $sum",
-        "$fill; qemu-img create -f raw dev 16M; $sum",
         "$fill; qemu-img create -f raw dev 32M; $sum",
-        "$fill; qemu-img create -f raw -o preallocation=full dev 8M; $sum",
-        "$fill; qemu-img resize -f raw dev 32M; qemu-img resize -f raw dev 16M; $sum",
-        "$fill; qemu-img resize -f raw --shrink dev 8M; qemu-img resize -f raw dev +1M; $sum",
+        "$fill; qemu-img create -f raw -o preallocation=full dev 4M; $sum",
+        "$fill; qemu-img resize -f raw dev 32M; qemu-img resize -f raw dev 8M; $sum",
+        "$fill; qemu-img resize -f raw --shrink dev 4M; qemu-img resize -f raw dev +1M; $sum",
         "$fill; qemu-io -f raw -c 'truncate 32M' -c length dev; $sum",
-        "$fill; qemu-io -f raw -c 'truncate 8M' -c length dev; $sum",
+        "$fill; qemu-io -f raw -c 'truncate 4M' -c length dev; $sum",
     ]);
 }
 
@@ -110,7 +112,7 @@ fn commands_of_io_do_the_same() {
                 "-c 'write -z 64k 64k' -c 'write -z 1000 5000' -c 'read -P 0 1000 5000' -c 'read -P 7 6000 100'",
                 "-c 'write -zu 64k 64k' -c 'read -P 0 64k 64k' -c 'write -zu 3 5' -c flush",
                 "-c 'write -f -P 9 1M 4k' -c 'write -zf 2M 4k' -c 'read -P 9 1M 4k'",
-                "-c 'write 16M 512' -c 'read 16M 512' -c 'write 16776704 1024' -c 'discard 16M 4k'",
+                "-c 'write 8M 512' -c 'read 8M 512' -c 'write 8388096 1024' -c 'discard 8M 4k'",
             ] {
                 ground.compare(&[&format!("$fill; qemu-io -f raw {options} {commands} dev; $sum")]);
             }
@@ -130,7 +132,7 @@ fn what_may_not_be_written_is_refused_in_the_same_words() {
         "qemu-img convert -f raw -O raw small dev",
         "qemu-img dd -f raw -O raw if=small of=dev",
         "qemu-img create -f raw dev 1M",
-        "qemu-img resize -f raw dev 16M",
+        "qemu-img resize -f raw dev 8M",
         "qemu-img bench -f raw -w -c 1 dev",
         "qemu-img compare -f raw -F raw dev dev",
     ]);

@@ -10,7 +10,7 @@
 use blkring_tracker::Guard;
 use blkring_tracker::sync::atomic::{AtomicU8, Ordering};
 
-use super::{Medium, Storage};
+use super::{Discarding, Medium, Storage};
 use crate::error::is_unsupported;
 use crate::lane::Lane;
 use crate::op::{Allocate, Op, Verb};
@@ -80,8 +80,8 @@ impl Modes {
         modes
     }
 
-    /// Whether a zero-write without fallback may succeed.
-    pub(super) fn may_zero_fast(&self, medium: Medium) -> bool {
+    /// Whether there may be a call for a zero-write without fallback.
+    fn may_zero_fast(&self, medium: Medium) -> bool {
         match medium {
             Medium::File => {
                 self.has(Call::ZeroRange) || self.has(Call::Punch) && self.has(Call::Allocate)
@@ -108,6 +108,16 @@ type Range = (u64, u64);
 const NOT_THERE: i32 = -libc::EOPNOTSUPP;
 
 impl Storage {
+    /// Whether a zero-write without fallback may succeed.
+    pub(super) fn may_zero_fast(&self) -> bool {
+        !self.is_barred() && self.modes.may_zero_fast(self.medium)
+    }
+
+    /// Whether no zero-write without fallback is possible: on a device it gives space back, which is not to be.
+    pub(super) fn is_barred(&self) -> bool {
+        self.discarding == Discarding::Ignored && self.medium == Medium::BlockDevice
+    }
+
     /// The calls that zero without writing, in turn. EOPNOTSUPP if there is none.
     pub(super) async fn zero_fast(
         &self,

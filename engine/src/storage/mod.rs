@@ -236,7 +236,7 @@ impl Storage {
     /// The flags that requests may carry here. `NO_FALLBACK` zero-writes may still fail with ENOTSUP, once.
     pub fn supported_flags(&self) -> Flags {
         let mut flags = Flags::FUA | Flags::MAY_UNMAP;
-        flags.set(Flags::NO_FALLBACK, self.modes.may_zero_fast(self.medium));
+        flags.set(Flags::NO_FALLBACK, self.may_zero_fast());
         flags
     }
 

@@ -31,7 +31,8 @@ impl Storage {
     ///
     /// On a block device only whole logical blocks are zeroed without writing; what is left of the range at its ends is
     /// written. Without fallback the space may be given back there whatever the flags say: the kernel has one call that
-    /// never writes zeros, and that is what it does.
+    /// never writes zeros, and that is what it does. With [`Discarding::Ignored`] it is not made. Where a device or its
+    /// kernel has no fallocate, a call is made that blocks the thread of the queue (BLKZEROOUT).
     ///
     /// # Errors
     /// ENOTSUP with `NO_FALLBACK` where no call does it, or not for ends within a block; ENOSPC beyond the end of a
@@ -52,7 +53,8 @@ impl Storage {
             return Err(self.error(Operation::WriteZeroes, offset, libc::ENOSPC));
         }
         let (first, last) = self.whole_units(offset, end);
-        if flags.contains(Flags::NO_FALLBACK) && (first, last) != (offset, end) {
+        let is_whole = (first, last) == (offset, end);
+        if flags.contains(Flags::NO_FALLBACK) && (!is_whole || self.is_barred()) {
             return Err(self.error(Operation::WriteZeroes, offset, libc::ENOTSUP));
         }
         if offset < first {
@@ -69,7 +71,8 @@ impl Storage {
     }
 
     /// Gives [offset, offset + len) back to the host; its contents are unspecified afterwards. Success where the
-    /// host cannot do it, and with [`Discarding::Ignored`]. Of a block device whole logical blocks are given back.
+    /// host cannot do it, and with [`Discarding::Ignored`]. Of a block device whole logical blocks are given back; before
+    /// Linux 6.12 by a call that blocks the thread of the queue (BLKDISCARD).
     ///
     /// # Errors
     /// EBADF, EFBIG, and what the kernel says.

@@ -129,6 +129,9 @@ fn discards_are_left_out_where_they_are_to_be_ignored() {
     opened.discard(0, 16 * MIB).unwrap();
     assert!(opened.read(0, 16 << 20).iter().all(|&byte| byte == 7));
     assert_eq!(counts(&opened).discards, 0);
+    assert!(!opened.storage.supported_flags().contains(Flags::NO_FALLBACK));
+    let refused = opened.zero(0, 8 * MIB, Flags::NO_FALLBACK | Flags::MAY_UNMAP).unwrap_err();
+    assert_eq!(refused.errno, libc::ENOTSUP, "it could only be done by giving space back");
     opened.zero(0, 8 * MIB, Flags::MAY_UNMAP).unwrap();
     assert!(opened.read(0, 8 << 20).iter().all(|&byte| byte == 0));
     assert!(space(&device) >= 16 * MIB, "space was given back: {}", space(&device));
