@@ -12,6 +12,8 @@ use crate::op::{Op, Verb};
 use crate::sim::SimFile;
 use crate::storage::LockedFile;
 use crate::write_log::WriteLog;
+#[cfg(feature = "variants")]
+use crate::watch::Watcher;
 
 /// One open file below a storage, with the facts that hold for everybody who uses it.
 pub struct Device {
@@ -36,6 +38,8 @@ struct Hooks {
     log: Option<Arc<WriteLog>>,
     /// What offsets and lengths of ops are multiples of, in bytes.
     block: u64,
+    #[cfg(feature = "variants")]
+    pub(crate) watcher: Watcher,
 }
 
 pub(crate) enum Kind {
@@ -54,6 +58,8 @@ impl Device {
             changes: AtomicU64::new(1),
             failed_sync: AtomicI32::new(0),
             hooks: None,
+            #[cfg(feature = "variants")]
+            watcher: Watcher::default(),
         })
     }
 
@@ -124,6 +130,8 @@ impl Device {
         if let Some(log) = self.log() {
             log.note(op, result, self.size());
         }
+        #[cfg(feature = "variants")]
+        self.watcher.ends(op, result);
         match op.verb {
             Verb::Read => return,
             Verb::Sync => {

@@ -20,6 +20,7 @@ use crate::request::{Completion, Flags, Request, WouldBlock};
 use crate::statistics::{Asked, Latencies, QueueStatistics};
 use crate::storage::Topology;
 use crate::target::Facts;
+use crate::variant::Variant;
 use crate::wake::Wakeups;
 
 pub(crate) struct Inbox {
@@ -100,6 +101,10 @@ impl Inbox {
         // Nobody is woken: the next turn of this thread comes before its next sleep.
         self.incoming.borrow_mut().push_back(Incoming { port, request, receipt });
         Ok(Ticket { key: receipt, number })
+    }
+
+    fn breaks(&self, variant: Variant) -> bool {
+        self.wakeups.variants.has(variant)
     }
 
     fn withdraw(&self, ticket: Ticket) {
@@ -372,7 +377,11 @@ impl Future for Receipt {
 impl Drop for Receipt {
     fn drop(&mut self) {
         if let Some(ticket) = self.ticket {
-            self.inbox.replace(ticket, Answer::Forgotten);
+            let former = self.inbox.replace(ticket, Answer::Forgotten);
+            let answered = matches!(former, Answer::Given(_));
+            if !answered && self.inbox.breaks(Variant::DroppedReceiptReleasesRange) {
+                self.inbox.withdraw(ticket);
+            }
         }
     }
 }

@@ -24,6 +24,7 @@ use crate::op::{Op, Verb};
 use crate::target::Progress;
 use kept::Judged;
 pub(crate) use kept::{Delayed, Place};
+use crate::variant::{Variant, Variants};
 
 /// The way to one ring. Clones share it.
 #[derive(Clone)]
@@ -31,6 +32,7 @@ pub struct Lane {
     shared: Arc<Shared>,
     /// Told when an op takes a slot: its request no longer only waits.
     progress: Option<Arc<Progress>>,
+    variants: Variants,
 }
 
 struct Shared {
@@ -127,12 +129,18 @@ impl Lane {
             closed: false,
             counts: LaneCounts::default(),
         };
-        Lane { shared: Arc::new(Shared { state: Mutex::new(state), kind, kick }), progress: None }
+        let shared = Arc::new(Shared { state: Mutex::new(state), kind, kick });
+        Lane { shared, progress: None, variants: Variants::default() }
+    }
+
+    /// The same lane with rules broken, for tests.
+    pub(crate) fn with_variants(self, variants: Variants) -> Self {
+        Lane { variants, ..self }
     }
 
     /// The same lane, for the ops of one request.
     pub(crate) fn of_request(&self, progress: Arc<Progress>) -> Lane {
-        Lane { shared: self.shared.clone(), progress: Some(progress) }
+        Lane { progress: Some(progress), ..self.clone() }
     }
 
     /// A future that takes a slot when first polled and is ready when the op has completed.
@@ -304,18 +312,26 @@ impl Drop for Issued {
         let mut state = self.lane.shared.state.lock();
         let entry = &mut state.ops[key];
         let (waker, outcome) = (entry.waker.take(), entry.outcome.take());
+        let released = match &mut entry.op {
+            Some(op) if self.lane.variants.has(Variant::DroppedReceiptReleasesRange) => {
+                op.guard.take()
+            }
+            _ => None,
+        };
         if outcome.is_some() {
             state.ops.remove(key);
         } else {
             entry.abandoned = true;
         }
         drop(state);
-        drop((waker, outcome));
+        drop((waker, outcome, released));
     }
 }
 
 impl State {
     fn enter(&mut self, op: Op, waker: Waker) -> usize {
+        #[cfg(feature = "variants")]
+        let op = Op { watched: op.device.watcher.begins(&op), ..op };
         self.counts.note(&op);
         self.entered += 1;
         let entry = Entry {

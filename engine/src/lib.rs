@@ -67,6 +67,8 @@ mod uring;
 pub mod variant;
 mod wake;
 mod write_log;
+#[cfg(feature = "variants")]
+mod watch;
 
 pub use blkring_tracker as tracker;
 pub use buffers::{BUFFER_ALIGNMENT, Buffer, BufferPool};
@@ -92,3 +94,5 @@ pub use target::{Context, Target};
 pub use uring::{MAX_DEPTH, Obstacle, RingUnavailable};
 pub use variant::{Variant, Variants};
 pub use write_log::{MAX_MARK, WriteLog};
+#[cfg(feature = "variants")]
+pub use watch::{Watch, Watched, WatchedKind};

@@ -71,16 +71,29 @@ pub(crate) struct Op {
     pub(crate) guard: Option<Guard>,
     /// Of an fdatasync that is on its way, where a log is kept.
     pub(crate) logged: Option<SyncId>,
+    /// What its watch calls it, for tests.
+    #[cfg(feature = "variants")]
+    pub(crate) watched: u64,
 }
 
 impl Op {
     pub(crate) fn transfer(device: &Arc<Device>, verb: Verb, offset: u64, mem: IoMem) -> Self {
         let len = mem.len() as u64;
-        Op { device: device.clone(), verb, offset, len, mem: Some(mem), guard: None, logged: None }
+        Op { mem: Some(mem), ..Op::plain(device, verb, offset, len) }
     }
 
     pub(crate) fn plain(device: &Arc<Device>, verb: Verb, offset: u64, len: u64) -> Self {
-        Op { device: device.clone(), verb, offset, len, mem: None, guard: None, logged: None }
+        Op {
+            device: device.clone(),
+            verb,
+            offset,
+            len,
+            mem: None,
+            guard: None,
+            logged: None,
+            #[cfg(feature = "variants")]
+            watched: 0,
+        }
     }
 
     /// What rules of faults look at.

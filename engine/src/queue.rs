@@ -33,6 +33,7 @@ use crate::sys::EventFd;
 use crate::target::{Facts, Target};
 use crate::tasks::{Body, Tasks};
 use crate::uring::{Completed, Issuer, RESERVED_KEYS, RingUnavailable, Uring};
+use crate::variant::Variants;
 use crate::wake::Wakeups;
 
 /// The key of the queue's own wake-up event; those of services follow.
@@ -59,6 +60,7 @@ pub struct QueueOptions {
     /// How long a queue that is dropped waits for operations in the kernel. What is left then is leaked, memory and
     /// all, since the kernel may still use it.
     pub patience: Duration,
+    variants: Variants,
 }
 
 impl Default for QueueOptions {
@@ -69,6 +71,7 @@ impl Default for QueueOptions {
             polling: Polling::Off,
             latencies: Latencies::Off,
             patience: PATIENCE,
+            variants: Variants::default(),
         }
     }
 }
@@ -107,6 +110,14 @@ impl QueueOptions {
         self.patience = patience;
         self
     }
+
+    /// The same with rules broken, for tests.
+    #[cfg(feature = "variants")]
+    #[must_use]
+    pub fn variants(mut self, variants: Variants) -> Self {
+        self.variants = variants;
+        self
+    }
 }
 
 /// A queue that has its ring and not yet its thread. Made before a sandbox is entered, if wanted.
@@ -138,7 +149,7 @@ impl QueueSeed {
     /// # Errors
     /// Of the kernel; EEXIST if the ring has another issuer.
     pub fn start(self) -> io::Result<Queue> {
-        let wakeups = Wakeups::new(self.event);
+        let wakeups = Wakeups::new(self.event, self.options.variants);
         let mut uring = self.uring;
         if let Some(uring) = &mut uring {
             uring.enable()?;
@@ -151,7 +162,8 @@ impl QueueSeed {
                 self.options.depth as usize,
                 LaneKind::Queue,
                 Waker::from(wakeups.clone()),
-            ),
+            )
+            .with_variants(self.options.variants),
             tasks: Tasks::new(wakeups.clone()),
             uring,
             wakeups,

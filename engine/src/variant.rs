@@ -50,6 +50,10 @@ pub const NAMES: &[&str] = &[
     "compressed-link-taken-for-plain",
     "zero-part-not-looked-at-again",
     "block-freed-before-unnamed",
+    "flush-skipped",
+    "ladder-errno-ignored",
+    "wakeup-lost",
+    "dropped-receipt-releases-range",
 ];
 
 /// A rule that can be broken.
@@ -144,6 +148,14 @@ pub enum Variant {
     ZeroPartNotLookedAtAgain,
     /// A refcount block that is given up loses its count before it is durable that the table does not name it.
     BlockFreedBeforeUnnamed,
+    /// A flush is answered without an fdatasync.
+    FlushSkipped,
+    /// A zero-write is answered as done whatever the calls that zero have said.
+    LadderErrnoIgnored,
+    /// A task that another thread wakes while its queue sleeps does not end the sleep.
+    WakeupLost,
+    /// What is given up while the kernel works on it (a receipt, a future) gives its range back at once.
+    DroppedReceiptReleasesRange,
 }
 
 /// Which rules are broken: none, unless the feature `variants` is on.

@@ -7,6 +7,7 @@ use blkring_tracker::sync::Mutex;
 use blkring_tracker::sync::atomic::{AtomicBool, Ordering};
 
 use crate::sys::EventFd;
+use crate::variant::{Variant, Variants};
 
 /// The tasks of one queue that were woken. Any thread may add to it.
 pub(crate) struct Wakeups {
@@ -16,11 +17,13 @@ pub(crate) struct Wakeups {
     awake: AtomicBool,
     /// `None` for simulated queues, which never sleep.
     event: Option<EventFd>,
+    pub(crate) variants: Variants,
 }
 
 impl Wakeups {
-    pub(crate) fn new(event: Option<EventFd>) -> Arc<Self> {
-        Arc::new(Wakeups { ready: Mutex::new(Vec::new()), awake: AtomicBool::new(true), event })
+    pub(crate) fn new(event: Option<EventFd>, variants: Variants) -> Arc<Self> {
+        let (ready, awake) = (Mutex::new(Vec::new()), AtomicBool::new(true));
+        Arc::new(Wakeups { ready, awake, event, variants })
     }
 
     pub(crate) fn event(&self) -> Option<&EventFd> {
@@ -38,7 +41,9 @@ impl Wakeups {
 
     fn add(&self, key: usize) {
         self.ready.lock().push(key);
-        self.kick();
+        if !self.variants.has(Variant::WakeupLost) {
+            self.kick();
+        }
     }
 
     /// Moves the woken tasks into `batch` (which is empty).

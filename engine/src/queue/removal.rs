@@ -10,6 +10,7 @@ use crate::inbox::Incoming;
 use crate::lane::Delayed;
 use crate::sys;
 use crate::tasks::Body;
+use crate::variant::Variant;
 
 /// How long a queue that is being dropped rests after a failure of its ring, in milliseconds.
 const PAUSE_MS: i32 = 10;
@@ -31,7 +32,12 @@ impl Queue {
     pub(super) fn withdraw(&mut self, key: usize) {
         let Some(Body::Request { pool, place, receipt }) = self.tasks.get_mut(key) else { return };
         let (pool, place, receipt) = (*pool, *place, *receipt);
-        if let Some(canceled) = self.ports.withdraw(pool, place) {
+        let canceled = if self.wakeups.variants.has(Variant::DroppedReceiptReleasesRange) {
+            Some(self.ports.cancel(pool, place))
+        } else {
+            self.ports.withdraw(pool, place)
+        };
+        if let Some(canceled) = canceled {
             self.tasks.remove(key);
             self.inbox.answer(receipt, Err(canceled));
         }

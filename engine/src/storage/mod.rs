@@ -208,6 +208,18 @@ impl Storage {
         self
     }
 
+    /// The same storage, watched, for tests.
+    ///
+    /// # Panics
+    /// If an operation of it is under way: a watch is there from the begin.
+    #[cfg(feature = "variants")]
+    #[must_use]
+    pub fn with_watch(mut self, watch: Arc<dyn crate::Watch>) -> Self {
+        let device = Arc::get_mut(&mut self.device).expect("nothing was issued yet");
+        device.watcher = crate::watch::Watcher::new(watch);
+        self
+    }
+
     /// The path it was opened by, byte for byte; of what is no file its name.
     pub fn file_path(&self) -> &Path {
         &self.file_path
