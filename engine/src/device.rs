@@ -110,6 +110,16 @@ impl Device {
         self.changes.load(Ordering::Acquire)
     }
 
+    /// What has failed may have made the file longer all the same: ext4 keeps the part of an allocation for which there was
+    /// room.
+    fn learn_size(&self) {
+        if let Kind::File(file) = &self.kind
+            && let Ok(metadata) = file.metadata()
+        {
+            self.size.fetch_max(metadata.len(), Ordering::AcqRel);
+        }
+    }
+
     /// Device and inode of a file, the number of a block device, an address for what is in memory or simulated.
     pub(crate) fn identity(&self) -> (u64, u64) {
         match &self.kind {
@@ -149,11 +159,15 @@ impl Device {
                 if result > 0 {
                     self.size
                         .fetch_max(op.offset + u64::from(result.unsigned_abs()), Ordering::AcqRel);
+                } else {
+                    self.learn_size();
                 }
             }
             Verb::Allocate(mode) => {
-                if result >= 0 && mode.extends() {
+                if mode.extends() && result >= 0 {
                     self.size.fetch_max(op.offset + op.len, Ordering::AcqRel);
+                } else if mode.extends() {
+                    self.learn_size();
                 }
             }
             Verb::Truncate => {

@@ -18,6 +18,7 @@ pub mod differential;
 pub mod duo;
 pub mod fallocate_trace;
 pub mod fs;
+pub mod fs_suite;
 pub mod holder;
 pub mod hostile;
 pub mod image_world;

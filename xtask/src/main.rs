@@ -1,4 +1,4 @@
-//! Tasks of this repository: `cargo xtask test` runs the whole suite.
+//! Tasks of this repository: `cargo xtask test` runs the whole suite, `cargo xtask fs-suite` tests a file system.
 //!
 //! A suite is a list of named steps (`suite.rs`). Each step is a command with a time limit (`command.rs`) whose output
 //! goes to a file, and whose result is read from its exit code, the summaries that cargo prints, and the report file
@@ -6,6 +6,7 @@
 
 mod command;
 mod descendants;
+mod fs_suite;
 mod install;
 mod outcome;
 mod place;
@@ -30,6 +31,9 @@ struct Cli {
 enum Task {
     /// Install what the tests need, when this user may, and run the whole suite
     Test(test::Options),
+    /// Tests of concurrent I/O against a file system: see `cargo xtask fs-suite --help`
+    #[command(disable_help_flag = true)]
+    FsSuite(fs_suite::Options),
     /// Print the names of the suite's steps
     List,
 }
@@ -38,6 +42,7 @@ fn main() -> ExitCode {
     let place = place::Place::find();
     match Cli::parse().task {
         Task::Test(options) => test::run(&place, &options),
+        Task::FsSuite(options) => fs_suite::run(&place, &options),
         Task::List => {
             suite::steps(&place).iter().for_each(|step| println!("{}", step.name));
             ExitCode::SUCCESS
