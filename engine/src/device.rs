@@ -11,9 +11,9 @@ use crate::op::{Op, Verb};
 #[cfg(feature = "sim")]
 use crate::sim::SimFile;
 use crate::storage::LockedFile;
-use crate::write_log::WriteLog;
 #[cfg(feature = "variants")]
 use crate::watch::Watcher;
+use crate::write_log::WriteLog;
 
 /// One open file below a storage, with the facts that hold for everybody who uses it.
 pub struct Device {
@@ -29,6 +29,8 @@ pub struct Device {
     failed_sync: AtomicI32,
     /// What is done to ops beside them, if anything is.
     hooks: Option<Box<Hooks>>,
+    #[cfg(feature = "variants")]
+    pub(crate) watcher: Watcher,
 }
 
 /// What few devices have.
@@ -38,8 +40,6 @@ struct Hooks {
     log: Option<Arc<WriteLog>>,
     /// What offsets and lengths of ops are multiples of, in bytes.
     block: u64,
-    #[cfg(feature = "variants")]
-    pub(crate) watcher: Watcher,
 }
 
 pub(crate) enum Kind {
@@ -112,7 +112,7 @@ impl Device {
 
     /// What has failed may have made the file longer all the same: ext4 keeps the part of an allocation for which there was
     /// room.
-    fn learn_size(&self) {
+    fn note_growth_all_the_same(&self) {
         if let Kind::File(file) = &self.kind
             && let Ok(metadata) = file.metadata()
         {
@@ -160,14 +160,14 @@ impl Device {
                     self.size
                         .fetch_max(op.offset + u64::from(result.unsigned_abs()), Ordering::AcqRel);
                 } else {
-                    self.learn_size();
+                    self.note_growth_all_the_same();
                 }
             }
             Verb::Allocate(mode) => {
                 if mode.extends() && result >= 0 {
                     self.size.fetch_max(op.offset + op.len, Ordering::AcqRel);
                 } else if mode.extends() {
-                    self.learn_size();
+                    self.note_growth_all_the_same();
                 }
             }
             Verb::Truncate => {

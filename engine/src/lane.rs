@@ -22,9 +22,9 @@ use slab::Slab;
 use crate::device::Kind;
 use crate::op::{Op, Verb};
 use crate::target::Progress;
+use crate::variant::{Variant, Variants};
 use kept::Judged;
 pub(crate) use kept::{Delayed, Place};
-use crate::variant::{Variant, Variants};
 
 /// The way to one ring. Clones share it.
 #[derive(Clone)]

@@ -66,9 +66,9 @@ mod tasks;
 mod uring;
 pub mod variant;
 mod wake;
-mod write_log;
 #[cfg(feature = "variants")]
 mod watch;
+mod write_log;
 
 pub use blkring_tracker as tracker;
 pub use buffers::{BUFFER_ALIGNMENT, Buffer, BufferPool};
@@ -93,6 +93,6 @@ pub use storage::{
 pub use target::{Context, Target};
 pub use uring::{MAX_DEPTH, Obstacle, RingUnavailable};
 pub use variant::{Variant, Variants};
-pub use write_log::{MAX_MARK, WriteLog};
 #[cfg(feature = "variants")]
 pub use watch::{Watch, Watched, WatchedKind};
+pub use write_log::{MAX_MARK, WriteLog};

@@ -32,7 +32,7 @@ pub enum WatchedKind {
     Sync,
     /// fallocate that makes the file longer if it ends beyond its end.
     Allocate,
-    /// fallocate that never changes the size, and other calls that make a range read as zeros.
+    /// Calls that make a range read as zeros or give it back, and never change the size.
     Punch,
     /// ftruncate to `offset`.
     Truncate,

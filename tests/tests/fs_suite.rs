@@ -135,7 +135,8 @@ fn program(args: &[&str]) -> Command {
 }
 
 fn output(args: &[&str]) -> (Option<i32>, String) {
-    let Output { status, stdout, stderr } = program(args).output().unwrap();
+    let Output { status, stdout, stderr } =
+        program(args).output().expect("the program is built with this test");
     let text = String::from_utf8_lossy(&[stdout, stderr].concat()).into_owned();
     (status.code(), text)
 }

@@ -5,6 +5,7 @@ use std::sync::{Arc, Weak};
 
 use super::{Entry, Lane, Shared};
 use crate::faults::{Ops, Verdict};
+use crate::variant::Variants;
 
 /// One op of a lane, for those that have kept it. It may be gone: then nothing happens to it.
 #[derive(Clone)]
@@ -121,7 +122,8 @@ impl Lane {
 impl Place {
     /// Runs `change` on the op, if it is still there.
     fn with<T>(&self, change: impl FnOnce(&mut Entry) -> Option<T>) -> Option<(Lane, T)> {
-        let lane = Lane { shared: self.lane.upgrade()?, progress: None };
+        let lane =
+            Lane { shared: self.lane.upgrade()?, progress: None, variants: Variants::default() };
         let result = {
             let mut state = lane.shared.state.lock();
             let entry = state.ops.get_mut(self.key).filter(|entry| entry.serial == self.serial);

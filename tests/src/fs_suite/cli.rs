@@ -165,15 +165,15 @@ fn run_session(options: &Options, session: &Session) -> u8 {
             session.seed
         );
     }
-    exit_code(failed > 0, passed + failed == 0)
+    exit_code(passed, failed)
 }
 
-fn exit_code(failed: bool, nothing: bool) -> u8 {
-    if failed {
+fn exit_code(good: usize, bad: usize) -> u8 {
+    if bad > 0 {
         FAILED
     } else if INTERRUPTED.load(Ordering::Relaxed) {
         ENDED_BY_USER
-    } else if nothing {
+    } else if good == 0 {
         NOTHING
     } else {
         0
@@ -243,7 +243,7 @@ fn try_variants(options: &Options, places: &[Place], tests: &[&'static Test], se
     if !options.json {
         println!("{caught} caught, {missed} missed; seed {seed}");
     }
-    exit_code(missed > 0, caught == 0)
+    exit_code(caught, missed)
 }
 
 fn tell(options: &Options, trial: &broken::Trial) {

@@ -4,6 +4,7 @@
 use std::cell::{Cell, RefCell};
 use std::future::Future;
 use std::io;
+use std::os::fd::AsRawFd as _;
 use std::path::Path;
 use std::rc::Rc;
 use std::sync::Arc;
@@ -184,7 +185,7 @@ impl Driver {
 
     /// The loop of an owner: turns while there is something to do, and sleeps until an event tells of more.
     fn turn_until_all_ended(&mut self) -> io::Result<()> {
-        let event = self.queue.event_fd()?;
+        let event = self.queue.event_fd()?.as_raw_fd();
         let mut last = (self.run.beats(), self.run.elapsed());
         loop {
             while self.queue.turn()? == Turn::Busy {

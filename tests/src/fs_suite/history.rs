@@ -260,7 +260,7 @@ fn judge_cell(
 }
 
 fn word(number: u64, at: u64) -> u64 {
-    number << PLACE_BITS | at / WORD
+    (number << PLACE_BITS) | (at / WORD)
 }
 
 /// What a change writes.

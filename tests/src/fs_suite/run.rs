@@ -11,6 +11,9 @@ use super::finding::{Finding, Stop};
 use super::meeting::Meeting;
 use super::time::Clock;
 
+/// How long a run without any round may go on.
+const GRACE: Duration = Duration::from_secs(30);
+
 /// What a run is given.
 #[derive(Debug, Clone)]
 pub struct Job {
@@ -18,7 +21,7 @@ pub struct Job {
     pub directory: PathBuf,
     /// Decides everything but the order of events.
     pub seed: u64,
-    /// It ends after so long.
+    /// It ends after so long, and one round.
     pub time: Duration,
     /// It ends after so many rounds.
     pub rounds: u64,
@@ -110,7 +113,12 @@ impl Run {
         self.is_broken()
             || INTERRUPTED.load(Ordering::Relaxed)
             || self.rounds() >= self.job.rounds
-            || self.elapsed() >= self.job.time
+            || self.elapsed() >= self.job.time && !self.owes_a_round()
+    }
+
+    /// A run that is short of time makes one round all the same, if that takes no longer than `GRACE`.
+    fn owes_a_round(&self) -> bool {
+        self.rounds() == 0 && self.elapsed() < self.job.time + GRACE
     }
 
     /// Whether something was found.
