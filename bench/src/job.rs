@@ -3,7 +3,7 @@
 use std::io;
 use std::time::{Duration, Instant};
 
-use blkring_engine::{Disk, Flags, IoError, Queue, RingUnavailable};
+use blkring_engine::{BackendError, Disk, Flags, IoError, Queue};
 use crossbeam::channel::{Receiver, Sender, bounded};
 
 use crate::pattern::Difference;
@@ -106,9 +106,9 @@ pub struct Mismatch {
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum JobError {
-    /// There is no ring.
+    /// There is nothing that does I/O.
     #[error(transparent)]
-    Ring(#[from] RingUnavailable),
+    Backend(#[from] BackendError),
     /// A queue failed as a whole.
     #[error("a queue failed: {0}")]
     Queue(#[from] io::Error),

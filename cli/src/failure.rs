@@ -6,7 +6,7 @@ use std::process::ExitCode;
 use blkring_bench::job::JobError;
 use blkring_bench::plan::PlanError;
 use blkring_bench::stream::StreamError;
-use blkring_engine::{IoError, OpenError, RingUnavailable};
+use blkring_engine::{BackendError, IoError, OpenError};
 use blkring_qcow2::CheckError;
 
 use crate::convert::CopyError;
@@ -101,9 +101,9 @@ pub enum Failure {
     /// The last flush failed, or what was reserved could not be given back.
     #[error("Could not close the image: {0}")]
     Close(IoError),
-    /// There is no ring.
+    /// There is nothing that does I/O.
     #[error(transparent)]
-    Ring(#[from] RingUnavailable),
+    Backend(#[from] BackendError),
     /// A queue failed as a whole.
     #[error("The queue failed: {}", reason(.0))]
     Queue(#[from] std::io::Error),

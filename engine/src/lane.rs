@@ -19,6 +19,7 @@ use blkring_tracker::Guard;
 use blkring_tracker::sync::Mutex;
 use slab::Slab;
 
+use crate::backend::Choice;
 use crate::device::Kind;
 use crate::op::{Op, Verb};
 use crate::target::Progress;
@@ -40,6 +41,7 @@ struct Shared {
     kind: LaneKind,
     /// Makes whoever sends look again: an op that was kept is to be sent.
     kick: Waker,
+    choice: Choice,
 }
 
 /// Whose ops a lane carries.
@@ -117,8 +119,9 @@ pub(crate) struct Outcome {
 }
 
 impl Lane {
-    /// `kick` is woken when something becomes unsent that was not issued by a task that was woken.
-    pub(crate) fn new(depth: usize, kind: LaneKind, kick: Waker) -> Self {
+    /// `kick` is woken when something becomes unsent that was not issued by a task that was woken. The queue or service
+    /// was set up with `choice`.
+    pub(crate) fn new(depth: usize, kind: LaneKind, kick: Waker, choice: &Choice) -> Self {
         let state = State {
             ops: Slab::with_capacity(depth.min(1024)),
             unsent: VecDeque::with_capacity(depth.min(1024)),
@@ -129,7 +132,8 @@ impl Lane {
             closed: false,
             counts: LaneCounts::default(),
         };
-        let shared = Arc::new(Shared { state: Mutex::new(state), kind, kick });
+        let shared =
+            Arc::new(Shared { state: Mutex::new(state), kind, kick, choice: choice.clone() });
         Lane { shared, progress: None, variants: Variants::default() }
     }
 
@@ -156,6 +160,11 @@ impl Lane {
     /// Ops sent or to be sent that have not completed.
     pub(crate) fn unfinished(&self) -> usize {
         self.shared.state.lock().running
+    }
+
+    /// What its queue or service was set up with.
+    pub fn choice(&self) -> &Choice {
+        &self.shared.choice
     }
 
     pub(crate) fn kind(&self) -> LaneKind {
@@ -428,7 +437,7 @@ mod tests {
 
     #[test]
     fn wakers_are_called_and_dropped_outside_the_lock() {
-        let lane = Lane::new(1, LaneKind::Queue, Waker::noop().clone());
+        let lane = Lane::new(1, LaneKind::Queue, Waker::noop().clone(), &Choice::default());
         let disk = Kind::Memory(MemoryDisk::new(vec![7; 512], 512));
         let device = Device::new("memory".into(), disk, 512);
         let (locked, ran) = <(Arc<AtomicUsize>, Arc<AtomicUsize>)>::default();
@@ -461,7 +470,7 @@ mod tests {
 
     #[test]
     fn issued_ops_move_between_threads() {
-        let lane = Lane::new(1, LaneKind::Queue, Waker::noop().clone());
+        let lane = Lane::new(1, LaneKind::Queue, Waker::noop().clone(), &Choice::default());
         let disk = Kind::Memory(MemoryDisk::new(vec![7; 512], 512));
         let device = Device::new("memory".into(), disk, 512);
         let mem = IoMem::from(vec![0; 512]);

@@ -33,10 +33,12 @@
 //!
 //! # What it asks of the embedder
 //!
-//! No thread is started and no async runtime is needed; `panic = "abort"` is fine, since nothing relies on unwinding.
+//! No thread is started unless a [`ThreadPool`] is given, and no async runtime is needed; `panic = "abort"` is fine, since nothing
+//! relies on unwinding.
 //! Events go to `tracing`; with the feature `log`, to the `log` crate where there is no subscriber. Guest memory is given
 //! by address and owner ([`IoMem::from_segments`]), so that any crate may manage it.
 
+mod backend;
 mod buffers;
 mod clock;
 mod device;
@@ -50,6 +52,7 @@ mod memory;
 mod memory_disk;
 mod notify;
 mod op;
+mod pool;
 mod queue;
 mod quiesce;
 mod raw;
@@ -70,6 +73,7 @@ mod wake;
 mod watch;
 mod write_log;
 
+pub use backend::{BackendError, Choice, InUse};
 pub use blkring_tracker as tracker;
 pub use buffers::{BUFFER_ALIGNMENT, Buffer, BufferPool};
 pub use error::{IoError, Operation, Result};
@@ -78,6 +82,7 @@ pub use inbox::{Disk, Receipt, Ticket};
 pub use job::{Job, Join, Until};
 pub use lane::{Lane, LaneCounts};
 pub use memory::{IoMem, Segment};
+pub use pool::{MAX_THREADS, PoolCounts, PoolOptions, ThreadPool};
 pub use queue::{Polling, Queue, QueueOptions, QueueSeed, Turn};
 pub use quiesce::Quiesced;
 pub use raw::RawDisk;

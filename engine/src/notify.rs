@@ -1,27 +1,28 @@
 //! What an owner's own loop polls to learn that a queue has something to do.
 //!
-//! Three things can tell: a completion on the ring (by the eventfd that is registered with it), a wake-up from another
+//! Three things can tell: a completion (by the eventfd that is registered for it), a wake-up from another
 //! thread, and shared work of a target. The last two are watched by the ring as well, but the kernel signals no
 //! eventfd from within the signal of another, and then none for completions either until the ring is entered. So
 //! each is polled by itself.
 
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
+use std::sync::Arc;
 
+use crate::backend::Backend;
 use crate::sys::{Epoll, EventFd, Trigger};
-use crate::uring::Uring;
 
 /// One descriptor for all that a queue waits for.
 pub(crate) struct Notify {
     epoll: Epoll,
-    completions: EventFd,
+    completions: Arc<EventFd>,
 }
 
 impl Notify {
-    /// For a queue with this ring and this event of wake-ups.
-    pub(crate) fn new(ring: &Uring, wake: &EventFd) -> io::Result<Self> {
-        let (epoll, completions) = (Epoll::new()?, EventFd::new()?);
-        ring.signal_to(completions.as_raw_fd())?;
+    /// For a queue with this backend and this event of wake-ups.
+    pub(crate) fn new(backend: &Backend, wake: &EventFd) -> io::Result<Self> {
+        let (epoll, completions) = (Epoll::new()?, Arc::new(EventFd::new()?));
+        backend.signal_to(&completions)?;
         epoll.add(completions.as_raw_fd(), Trigger::Level)?;
         epoll.add(wake.as_raw_fd(), Trigger::Level)?;
         // Whatever happened before.

@@ -11,7 +11,7 @@ mod services;
 use std::future::Future;
 use std::io;
 use std::marker::PhantomData;
-use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
+use std::os::fd::{AsFd, BorrowedFd};
 use std::rc::Rc;
 use std::sync::{Arc, Weak};
 use std::task::{Context as TaskContext, Poll, Waker};
@@ -22,6 +22,7 @@ use ports::Ports;
 pub use rest::Polling;
 use services::Services;
 
+use crate::backend::{Backend, BackendError, Choice, InUse};
 use crate::faults::EnterFaults;
 use crate::inbox::{Disk, Inbox, Incoming};
 use crate::lane::{Lane, LaneCounts, LaneKind, Sent};
@@ -32,7 +33,7 @@ use crate::statistics::{Latencies, QueueStatistics};
 use crate::sys::EventFd;
 use crate::target::{Facts, Target};
 use crate::tasks::{Body, Tasks};
-use crate::uring::{Completed, Issuer, RESERVED_KEYS, RingUnavailable, Uring};
+use crate::uring::{Completed, Issuer, RESERVED_KEYS};
 use crate::variant::Variants;
 use crate::wake::Wakeups;
 
@@ -45,8 +46,8 @@ const ROUNDS: usize = 16;
 /// Disks answer, or are given up, within this time.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(60);
 
-/// How large a queue is.
-#[derive(Debug, Clone, Copy)]
+/// How large a queue is, and what does its work.
+#[derive(Debug, Clone)]
 #[non_exhaustive]
 pub struct QueueOptions {
     /// Requests accepted and not answered at most; one more is refused with would-block.
@@ -60,6 +61,8 @@ pub struct QueueOptions {
     /// How long a queue that is dropped waits for operations in the kernel. What is left then is leaked, memory and
     /// all, since the kernel may still use it.
     pub patience: Duration,
+    /// What the operations are done by.
+    pub backend: Choice,
     variants: Variants,
 }
 
@@ -71,6 +74,7 @@ impl Default for QueueOptions {
             polling: Polling::Off,
             latencies: Latencies::Off,
             patience: PATIENCE,
+            backend: Choice::default(),
             variants: Variants::default(),
         }
     }
@@ -118,30 +122,37 @@ impl QueueOptions {
         self.variants = variants;
         self
     }
+
+    /// The same with operations done by this.
+    #[must_use]
+    pub fn backend(mut self, backend: Choice) -> Self {
+        self.backend = backend;
+        self
+    }
 }
 
 /// A queue that has its ring and not yet its thread. Made before a sandbox is entered, if wanted.
 pub struct QueueSeed {
-    uring: Option<Uring>,
+    backend: Option<Backend>,
     event: Option<EventFd>,
     options: QueueOptions,
 }
 
 impl QueueSeed {
-    /// Sets the ring up, disabled.
+    /// Sets the ring up, disabled; with a pool its threads are started, unless they run.
     ///
     /// # Errors
-    /// [`RingUnavailable`], which says what is in the way.
-    pub fn new(options: QueueOptions) -> std::result::Result<Self, RingUnavailable> {
-        let uring = Uring::new(options.depth, Issuer::One)?;
+    /// [`BackendError`], which says what is in the way.
+    pub fn new(options: QueueOptions) -> std::result::Result<Self, BackendError> {
+        let backend = Backend::new(&options.backend, options.depth, Issuer::One)?;
         let event = EventFd::new()?;
-        Ok(QueueSeed { uring: Some(uring), event: Some(event), options })
+        Ok(QueueSeed { backend: Some(backend), event: Some(event), options })
     }
 
     /// A queue without a ring, for targets in memory and simulated ones. It never sleeps: its owner calls
     /// [`Queue::turn`].
     pub fn without_ring(options: QueueOptions) -> Self {
-        QueueSeed { uring: None, event: None, options }
+        QueueSeed { backend: None, event: None, options }
     }
 
     /// Gives the ring to the calling thread, which is its only issuer from here on.
@@ -150,11 +161,11 @@ impl QueueSeed {
     /// Of the kernel; EEXIST if the ring has another issuer.
     pub fn start(self) -> io::Result<Queue> {
         let wakeups = Wakeups::new(self.event, self.options.variants);
-        let mut uring = self.uring;
-        if let Some(uring) = &mut uring {
-            uring.enable()?;
+        let mut backend = self.backend;
+        if let Some(backend) = &mut backend {
+            backend.enable()?;
             let event = wakeups.event().expect("a queue with a ring has an event");
-            uring.watch(event.as_raw_fd(), WAKE_KEY)?;
+            backend.watch(event, WAKE_KEY)?;
         }
         Ok(Queue {
             inbox: Inbox::new(&self.options, wakeups.clone()),
@@ -162,10 +173,11 @@ impl QueueSeed {
                 self.options.depth as usize,
                 LaneKind::Queue,
                 Waker::from(wakeups.clone()),
+                &self.options.backend,
             )
             .with_variants(self.options.variants),
             tasks: Tasks::new(wakeups.clone()),
-            uring,
+            backend,
             wakeups,
             ports: Ports::default(),
             services: Services::default(),
@@ -203,7 +215,7 @@ pub struct Queue {
     lane: Lane,
     tasks: Tasks,
     ports: Ports,
-    uring: Option<Uring>,
+    backend: Option<Backend>,
     wakeups: Arc<Wakeups>,
     services: Services,
     notify: Option<Notify>,
@@ -264,8 +276,8 @@ impl Queue {
     }
 
     fn watch(&mut self, event: &EventFd, key: u64) -> io::Result<()> {
-        let Some(uring) = &mut self.uring else { return Ok(()) };
-        uring.watch(event.as_raw_fd(), key)?;
+        let Some(backend) = &mut self.backend else { return Ok(()) };
+        backend.watch(event, key)?;
         self.notify.as_ref().map_or(Ok(()), |notify| notify.watch(event))
     }
 
@@ -291,7 +303,7 @@ impl Queue {
                 break output;
             }
             if self.rest_or_submit()? == Turn::Idle {
-                assert!(self.uring.is_some(), "nothing can wake a queue without a ring");
+                assert!(self.backend.is_some(), "nothing can wake a queue without a ring");
             }
         };
         self.tasks.remove(key);
@@ -307,7 +319,7 @@ impl Queue {
         let turn = self.pass()?;
         self.submit()?;
         // What the kernel has refused for the moment completes nothing that would call for another turn.
-        let refused = self.uring.as_mut().is_some_and(Uring::holds_entries);
+        let refused = self.backend.as_mut().is_some_and(Backend::holds_entries);
         Ok(if refused { Turn::Busy } else { turn })
     }
 
@@ -332,8 +344,8 @@ impl Queue {
 
     /// The ring lets go of the events of services that are gone.
     fn unwatch(&mut self, gone: &[u64]) -> io::Result<()> {
-        match &mut self.uring {
-            Some(uring) => gone.iter().try_for_each(|&key| uring.unwatch(key)),
+        match &mut self.backend {
+            Some(backend) => gone.iter().try_for_each(|&key| backend.unwatch(key)),
             None => Ok(()),
         }
     }
@@ -403,13 +415,13 @@ impl Queue {
     /// # Errors
     /// Of the kernel, or ENOTSUP for a queue without a ring.
     pub fn event_fd(&mut self) -> io::Result<BorrowedFd<'_>> {
-        let (Some(uring), Some(wake)) = (&self.uring, self.wakeups.event()) else {
+        let (Some(backend), Some(wake)) = (&self.backend, self.wakeups.event()) else {
             return Err(io::Error::from_raw_os_error(libc::ENOTSUP));
         };
         let notify = match self.notify.take() {
             Some(notify) => notify,
             None => {
-                let notify = Notify::new(uring, wake)?;
+                let notify = Notify::new(backend, wake)?;
                 for service in self.services.iter() {
                     notify.watch(service.event())?;
                 }
@@ -446,31 +458,39 @@ impl Queue {
         self.lane.counts()
     }
 
+    /// What its operations are done by.
+    pub fn backend(&self) -> InUse {
+        self.backend.as_ref().map_or(InUse::Caller, Backend::in_use)
+    }
+
     /// The set-up flags that the kernel took for this queue's ring, without their prefix; `None` without a ring.
     pub fn ring_flags(&self) -> Option<&'static str> {
-        self.uring.as_ref().map(Uring::setup)
+        match self.backend() {
+            InUse::Ring { flags } => Some(flags),
+            _ => None,
+        }
     }
 
     /// Has calls that submit to this queue's ring or wait for it fail, for tests. Nothing without a ring.
     pub fn fail_enters(&mut self, faults: &Arc<EnterFaults>) {
-        if let Some(uring) = &mut self.uring {
-            uring.set_faults(faults);
+        if let Some(Backend::Ring(ring)) = &mut self.backend {
+            ring.set_faults(faults);
         }
     }
 
-    /// How often the kernel was entered for this queue's ring.
+    /// How often the kernel was entered for this queue's ring, or work handed to its pool.
     pub fn enters(&self) -> u64 {
         self.enters
     }
 
     fn reap(&mut self) -> io::Result<bool> {
         let mut busy = false;
-        if let Some(uring) = &mut self.uring {
-            if uring.holds_completions() {
-                uring.enter(0)?;
+        if let Some(backend) = &mut self.backend {
+            if backend.holds_completions() {
+                backend.enter(0)?;
                 self.enters += 1;
             }
-            uring.reap(&mut self.completed);
+            backend.reap(&mut self.completed);
         }
         let mut completed = std::mem::take(&mut self.completed);
         for one in completed.drain(..) {
@@ -486,16 +506,18 @@ impl Queue {
     }
 
     fn note_event(&mut self, event: Completed) -> io::Result<()> {
-        let service = self.services.of_key(event.key);
-        let fd = if event.key == WAKE_KEY {
+        if event.key == WAKE_KEY {
             let own = self.wakeups.event().expect("a queue with a ring has an event");
             own.take();
-            Some(own.as_raw_fd())
-        } else {
-            service.as_ref().map(|service| service.event().as_raw_fd())
-        };
-        match (&mut self.uring, fd) {
-            (Some(uring), Some(fd)) if !event.more => uring.watch(fd, event.key),
+        }
+        if event.more {
+            return Ok(());
+        }
+        // The kernel has ended the watch.
+        let service = self.services.of_key(event.key);
+        let own = self.wakeups.event().filter(|_| event.key == WAKE_KEY);
+        match (&mut self.backend, own.or(service.as_ref().map(|service| service.event()))) {
+            (Some(backend), Some(again)) => backend.watch(again, event.key),
             _ => Ok(()),
         }
     }
@@ -558,9 +580,9 @@ impl Queue {
 
     /// Moves what this queue's tasks have issued to the ring, and takes a turn of the shared work of its targets.
     fn send(&mut self) -> io::Result<bool> {
-        let mut progress = match &mut self.uring {
-            Some(uring) => {
-                uring.fill(&self.lane)?;
+        let mut progress = match &mut self.backend {
+            Some(backend) => {
+                backend.fill(&self.lane)?;
                 false
             }
             None => self.lane.send(|_, _, _| Sent::Done(-libc::EBADF)) > 0,
@@ -573,14 +595,14 @@ impl Queue {
 
     /// Submits what the ring holds, if anything.
     fn submit(&mut self) -> io::Result<()> {
-        let holds = self.uring.as_mut().is_some_and(Uring::holds_entries);
+        let holds = self.backend.as_mut().is_some_and(Backend::holds_entries);
         if holds { self.enter(0) } else { Ok(()) }
     }
 
     /// Submits and waits for `want` completions.
     fn enter(&mut self, want: u32) -> io::Result<()> {
-        if let Some(uring) = &mut self.uring {
-            uring.enter(want)?;
+        if let Some(backend) = &mut self.backend {
+            backend.enter(want)?;
             self.enters += 1;
         }
         Ok(())

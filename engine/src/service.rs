@@ -6,6 +6,8 @@
 //! posts its completions whatever the submitting thread does, and every attached queue sends and reaps. Its eventfd
 //! wakes the queues that sleep. The jobs themselves are driven the same way: any queue polls those that are ready.
 //!
+//! A pool of threads in the place of the ring is driven in the same steps, by the same callers.
+//!
 //! The lock *service* guards the ring. It is held to submit without waiting and to collect completions; they are
 //! handed on after it is released.
 
@@ -16,13 +18,14 @@ use std::sync::Arc;
 
 use blkring_tracker::sync::Mutex;
 
+use crate::backend::{Backend, BackendError, Choice, InUse};
 use crate::clock;
 use crate::faults::EnterFaults;
 use crate::job::{Job, Jobs};
 use crate::lane::{Delayed, Lane, LaneCounts, LaneKind, Sent};
 use crate::queue::PATIENCE;
 use crate::sys::{self, EventFd};
-use crate::uring::{Completed, Issuer, RingUnavailable, Uring};
+use crate::uring::{Completed, Issuer};
 
 /// Ops of shared work in flight at most.
 const DEPTH: u32 = 64;
@@ -30,27 +33,30 @@ const DEPTH: u32 = 64;
 /// How long `settle` sleeps before it looks again, in milliseconds.
 const SETTLE_POLL_MS: i32 = 20;
 
-/// The lane of shared work, with its ring unless all devices are simulated or in memory.
+/// The lane of shared work, with its ring or pool unless all devices are simulated or in memory.
 pub struct Service {
     lane: Lane,
     jobs: Arc<Jobs>,
-    ring: Option<Mutex<Uring>>,
+    backend: Option<Mutex<Backend>>,
     /// Wakes the queues that sleep.
     event: Arc<EventFd>,
 }
 
 impl Service {
-    /// A service with a ring of the kernel.
-    pub fn new() -> Result<Arc<Self>, RingUnavailable> {
-        let ring = Uring::new(DEPTH, Issuer::Many)?;
-        let event = Arc::new(EventFd::new().map_err(RingUnavailable::from)?);
-        ring.signal_to(event.as_raw_fd()).map_err(RingUnavailable::from)?;
+    /// A service with a ring of the kernel, or the threads of a pool.
+    ///
+    /// # Errors
+    /// If there is neither, as far as `choice` allows it.
+    pub fn new(choice: &Choice) -> Result<Arc<Self>, BackendError> {
+        let backend = Backend::new(choice, DEPTH, Issuer::Many)?;
+        let event = Arc::new(EventFd::new()?);
+        backend.signal_to(&event)?;
         let jobs = Jobs::new(Some(event.clone()));
         let kick = Jobs::kicker(&jobs);
         Ok(Arc::new(Service {
-            lane: Lane::new(DEPTH as usize, LaneKind::Service, kick),
+            lane: Lane::new(DEPTH as usize, LaneKind::Service, kick, choice),
             jobs,
-            ring: Some(Mutex::new(ring)),
+            backend: Some(Mutex::new(backend)),
             event,
         }))
     }
@@ -60,16 +66,22 @@ impl Service {
     ///
     /// # Errors
     /// If there is no descriptor for the event.
-    pub fn without_ring(depth: usize) -> Result<Arc<Self>, RingUnavailable> {
-        let event = Arc::new(EventFd::new().map_err(RingUnavailable::from)?);
+    pub fn without_ring(depth: usize) -> Result<Arc<Self>, BackendError> {
+        let event = Arc::new(EventFd::new()?);
         let jobs = Jobs::new(Some(event.clone()));
-        let lane = Lane::new(depth, LaneKind::Service, Jobs::kicker(&jobs));
-        Ok(Arc::new(Service { lane, jobs, ring: None, event }))
+        let kick = Jobs::kicker(&jobs);
+        let lane = Lane::new(depth, LaneKind::Service, kick, &Choice::default());
+        Ok(Arc::new(Service { lane, jobs, backend: None, event }))
     }
 
     /// Where shared work issues its ops.
     pub fn lane(&self) -> &Lane {
         &self.lane
+    }
+
+    /// What its ops are done by.
+    pub fn backend(&self) -> InUse {
+        self.backend.as_ref().map_or(InUse::Caller, |backend| backend.lock().in_use())
     }
 
     /// What went through so far.
@@ -79,8 +91,10 @@ impl Service {
 
     /// Has calls that submit to its ring fail, for tests. Nothing without a ring.
     pub fn fail_enters(&self, faults: &Arc<EnterFaults>) {
-        if let Some(ring) = &self.ring {
-            ring.lock().set_faults(faults);
+        if let Some(backend) = &self.backend
+            && let Backend::Ring(ring) = &mut *backend.lock()
+        {
+            ring.set_faults(faults);
         }
     }
 
@@ -129,19 +143,19 @@ impl Service {
 
     /// Sends what is unsent and hands on what has completed.
     fn exchange(&self) -> io::Result<bool> {
-        let Some(ring) = &self.ring else {
+        let Some(backend) = &self.backend else {
             return Ok(self.lane.send(|_, _, _| Sent::Done(-libc::EBADF)) > 0);
         };
         let mut completed = Vec::new();
         let busy = {
-            let mut ring = ring.lock();
-            let filled = ring.fill(&self.lane)?;
-            if filled > 0 || ring.holds_entries() || ring.holds_completions() {
-                ring.enter(0)?;
+            let mut backend = backend.lock();
+            let filled = backend.fill(&self.lane)?;
+            if filled > 0 || backend.holds_entries() || backend.holds_completions() {
+                backend.enter(0)?;
             }
-            ring.reap(&mut completed);
+            backend.reap(&mut completed);
             // What the kernel has refused for the moment is to be submitted again before anybody rests.
-            filled > 0 || ring.holds_entries()
+            filled > 0 || backend.holds_entries()
         };
         self.hand_on(&completed);
         Ok(busy || !completed.is_empty())
@@ -155,7 +169,7 @@ impl Service {
 
     /// Waits until no op is in flight, for a minute at most. For the end of an image whose queues are gone.
     pub fn settle(&self) -> io::Result<()> {
-        self.lane.close(if self.ring.is_some() { Delayed::Wait } else { Delayed::End });
+        self.lane.close(if self.backend.is_some() { Delayed::Wait } else { Delayed::End });
         let end = clock::now() + PATIENCE;
         while self.lane.unfinished() > 0 {
             let exchanged = self.exchange();
@@ -166,7 +180,7 @@ impl Service {
             if let Ok(true) = exchanged {
                 continue;
             }
-            if self.ring.is_none() {
+            if self.backend.is_none() {
                 return Ok(());
             }
             // A queue may reap in between, so the wait is bounded and the count looked at again.

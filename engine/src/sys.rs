@@ -6,6 +6,7 @@ use std::fs::File;
 use std::io;
 use std::ops::Range;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};
+use std::time::Duration;
 
 /// A counter in the kernel that can be polled: wakes a queue that sleeps.
 pub(crate) struct EventFd(OwnedFd);
@@ -107,9 +108,52 @@ impl Epoll {
     }
 }
 
+impl Epoll {
+    /// Waits for an edge or level, for so long at most, and takes note of the edges so far. A signal handler may end
+    /// it early.
+    pub(crate) fn wait(&self, limit: Option<Duration>) -> io::Result<()> {
+        // Rounded up, so that who waits for a time does not come back before it.
+        let whole = |limit: Duration| i32::try_from(limit.as_millis() + 1).unwrap_or(i32::MAX);
+        let milliseconds = limit.map_or(-1, whole);
+        let mut events = [libc::epoll_event { events: 0, u64: 0 }; 16];
+        // SAFETY: sixteen writable events on the stack. Test: `a_queue_on_the_pool_sleeps_and_wakes`.
+        let count =
+            unsafe { libc::epoll_wait(self.0.as_raw_fd(), events.as_mut_ptr(), 16, milliseconds) };
+        match count {
+            0.. => Ok(()),
+            _ => match io::Error::last_os_error() {
+                error if error.kind() == io::ErrorKind::Interrupted => Ok(()),
+                error => Err(error),
+            },
+        }
+    }
+}
+
 impl AsFd for Epoll {
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.0.as_fd()
+    }
+}
+
+/// The signals that a thread raises by what it does itself.
+const OWN_SIGNALS: [i32; 6] =
+    [libc::SIGSEGV, libc::SIGBUS, libc::SIGFPE, libc::SIGILL, libc::SIGTRAP, libc::SIGSYS];
+
+/// Starts threads, by `start`, that no handler of the process ever interrupts: they inherit what is blocked now.
+pub(crate) fn with_signals_blocked<T>(start: impl FnOnce() -> T) -> T {
+    // SAFETY: signal sets are plain data, for which all zeros is a value, and all pointers are to the stack. An error
+    // would leave the signals as they are. Test: `threads_of_the_pool_take_no_signals`.
+    unsafe {
+        let mut former: libc::sigset_t = std::mem::zeroed();
+        let mut blocked: libc::sigset_t = std::mem::zeroed();
+        libc::sigfillset(&raw mut blocked);
+        for signal in OWN_SIGNALS {
+            libc::sigdelset(&raw mut blocked, signal);
+        }
+        libc::pthread_sigmask(libc::SIG_SETMASK, &raw const blocked, &raw mut former);
+        let started = start();
+        libc::pthread_sigmask(libc::SIG_SETMASK, &raw const former, std::ptr::null_mut());
+        started
     }
 }
 

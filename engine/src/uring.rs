@@ -11,6 +11,7 @@ use io_uring::{IoUring, Probe, opcode, squeue, types};
 use crate::device::Kind;
 use crate::faults::EnterFaults;
 use crate::lane::{Lane, Sent};
+use crate::memory::IoMem;
 use crate::op::{Op, Verb};
 use crate::sys;
 
@@ -255,7 +256,9 @@ impl Uring {
             Verb::Discard if self.commands => discard(fd, op),
             Verb::Discard => return Sent::Done(-libc::EOPNOTSUPP),
             Verb::Call(change) => {
-                return blocking(|| sys::device::change(file, change, op.offset, op.len));
+                return blocking(|| {
+                    sys::device::change(file.as_raw_fd(), change, op.offset, op.len)
+                });
             }
         };
         self.push_entry(entry.user_data(key))
@@ -382,13 +385,7 @@ fn transfer(fd: types::Fd, op: &Op, iovecs: &mut Vec<libc::iovec>) -> squeue::En
                 .build(),
         };
     }
-    iovecs.clear();
-    iovecs.extend(
-        mem.segments()
-            .take(MAX_SEGMENTS)
-            .map(|s| libc::iovec { iov_base: base(s.address).cast(), iov_len: s.len }),
-    );
-    let count = u32::try_from(iovecs.len()).expect("bounded by MAX_SEGMENTS");
+    let count = u32::try_from(list_segments(mem, iovecs)).expect("bounded by MAX_SEGMENTS");
     match op.verb {
         Verb::Read => opcode::Readv::new(fd, iovecs.as_ptr(), count).offset(op.offset).build(),
         _ => opcode::Writev::new(fd, iovecs.as_ptr(), count)
@@ -396,6 +393,16 @@ fn transfer(fd: types::Fd, op: &Op, iovecs: &mut Vec<libc::iovec>) -> squeue::En
             .rw_flags(flags)
             .build(),
     }
+}
+
+/// Lists the segments for one vectored call, as many as it takes, and gives their number.
+pub(crate) fn list_segments(mem: &IoMem, iovecs: &mut Vec<libc::iovec>) -> usize {
+    iovecs.clear();
+    iovecs.extend(mem.segments().take(MAX_SEGMENTS).map(|segment| libc::iovec {
+        iov_base: std::ptr::with_exposed_provenance_mut(segment.address),
+        iov_len: segment.len,
+    }));
+    iovecs.len()
 }
 
 #[cfg(test)]

@@ -1,6 +1,8 @@
 //! What an embedder asks of a queue beyond requests: batches, busy polling, numbers.
 #![allow(clippy::unwrap_used, reason = "helpers of tests: a failed step fails the test")]
 
+mod backend;
+
 use std::future::poll_fn;
 use std::path::Path;
 use std::sync::Arc;
@@ -9,12 +11,12 @@ use std::task::Poll;
 use std::time::Duration;
 
 use blkring_engine::{
-    Access, Disk, Flags, IoMem, Latencies, OpenOptions, Polling, Queue, QueueOptions, QueueSeed,
+    Access, Disk, Flags, IoMem, Latencies, OpenOptions, Polling, Queue, QueueOptions,
     QueueStatistics, RawDisk, Request, RequestCounts, RequestKind, Storage, Turn,
 };
 
 fn queue(options: QueueOptions) -> Queue {
-    QueueSeed::new(options).unwrap().start().unwrap()
+    backend::started(options)
 }
 
 fn file_disk(path: &Path) -> Arc<RawDisk> {

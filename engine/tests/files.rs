@@ -1,13 +1,15 @@
 //! Files of the kernel: where they end, and where they have holes.
 #![allow(clippy::unwrap_used, reason = "helpers of tests: a failed step fails the test")]
 
+mod backend;
+
 use std::os::unix::fs::FileExt;
 use std::path::Path;
 use std::sync::Arc;
 
 use blkring_engine::{
     Access, Cache, ExtentKind, Flags, Flushing, IoMem, LockError, LockMode, OpenError, OpenOptions,
-    QueueOptions, QueueSeed, RawDisk, Request, Service, Storage,
+    QueueOptions, RawDisk, Request, Service, Storage,
 };
 
 fn open(path: &Path, cache: Cache) -> Arc<Storage> {
@@ -22,7 +24,7 @@ fn a_file_that_ends_within_a_block_reads_as_zeros_beyond() {
             let file = tempfile::NamedTempFile::new().unwrap();
             std::fs::write(file.path(), vec![7; size]).unwrap();
             let storage = open(file.path(), cache);
-            let mut queue = QueueSeed::new(QueueOptions::default()).unwrap().start().unwrap();
+            let mut queue = backend::started(QueueOptions::default());
             let lane = queue.lane();
             let mem = IoMem::from(vec![0xff; 8192]);
             queue.block_on(storage.read(&lane, 0, &mem)).unwrap().unwrap();
@@ -47,7 +49,7 @@ fn flushes_are_left_out_where_they_are_to_be_ignored() {
         let file = tempfile::NamedTempFile::new().unwrap();
         let options = OpenOptions::new().access(Access::ReadWrite).flushing(flushing);
         let storage = Storage::open(file.path(), &options).unwrap();
-        let mut queue = QueueSeed::new(QueueOptions::default()).unwrap().start().unwrap();
+        let mut queue = backend::started(QueueOptions::default());
         let lane = queue.lane();
         let mem = IoMem::from(vec![5; 4096]);
         queue.block_on(storage.write(&lane, 0, &mem, Flags::FUA)).unwrap().unwrap();
@@ -97,7 +99,7 @@ fn shared_work_outlives_the_thread_that_submitted_it() {
         dd.arg(format!("if={}", file.path().display())).args(["iflag=nocache", "count=0"]);
         assert!(dd.stderr(std::process::Stdio::null()).status().unwrap().success());
         let storage = open(file.path(), Cache::Cached);
-        let service = Service::new().unwrap();
+        let service = Service::new(&backend::choice()).unwrap();
         let jobs: Vec<_> = (0..PIECES)
             .map(|piece| {
                 let (storage, service) = (storage.clone(), service.clone());
@@ -110,12 +112,12 @@ fn shared_work_outlives_the_thread_that_submitted_it() {
             .collect();
         std::thread::scope(|scope| {
             scope.spawn(|| {
-                let mut queue = QueueSeed::new(QueueOptions::default()).unwrap().start().unwrap();
+                let mut queue = backend::started(QueueOptions::default());
                 queue.watch_service(&service).unwrap();
                 queue.turn().unwrap();
             });
         });
-        let mut queue = QueueSeed::new(QueueOptions::default()).unwrap().start().unwrap();
+        let mut queue = backend::started(QueueOptions::default());
         queue.watch_service(&service).unwrap();
         for job in jobs {
             assert!(queue.block_on(job.join()).unwrap().unwrap());
@@ -199,7 +201,7 @@ fn force_share_is_for_reading() {
 fn the_locks_outlive_the_storage_while_a_request_is_in_flight() {
     let file = tempfile::NamedTempFile::new().unwrap();
     file.as_file().set_len(1 << 20).unwrap();
-    let mut queue = QueueSeed::new(QueueOptions::default()).unwrap().start().unwrap();
+    let mut queue = backend::started(QueueOptions::default());
     let lane = queue.lane();
     let storage = open_exclusively(file.path()).unwrap();
     let bytes = IoMem::from(vec![7; 1 << 20]);
@@ -225,7 +227,7 @@ fn the_locks_outlive_the_storage_while_a_request_is_in_flight() {
 fn the_locks_of_a_dropped_disk_end_with_its_last_request() {
     let file = tempfile::NamedTempFile::new().unwrap();
     file.as_file().set_len(1 << 20).unwrap();
-    let mut queue = QueueSeed::new(QueueOptions::default()).unwrap().start().unwrap();
+    let mut queue = backend::started(QueueOptions::default());
     let raw = RawDisk::new(open_exclusively(file.path()).unwrap());
     let disk = queue.attach(&raw).unwrap();
     disk.queue(Request::write(0, IoMem::from(vec![7; 4096])), 1).unwrap();

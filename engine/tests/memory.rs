@@ -1,6 +1,8 @@
 //! The memory of an operation lives until the kernel is done with it, whoever has stopped waiting.
 #![allow(clippy::unwrap_used, reason = "helpers of tests: a failed step fails the test")]
 
+mod backend;
+
 use std::cell::RefCell;
 use std::future::{Future, poll_fn};
 use std::pin::Pin;
@@ -10,7 +12,8 @@ use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 
 use blkring_engine::{
-    Access, BufferPool, Cache, OpenOptions, Queue, QueueOptions, QueueSeed, Service, Storage,
+    Access, BufferPool, Cache, Choice, OpenOptions, PoolOptions, Queue, QueueOptions, QueueSeed,
+    Service, Storage, ThreadPool,
 };
 
 const SIZE: usize = 4 << 20;
@@ -29,13 +32,18 @@ struct Reading {
 
 /// A queue that has just handed a large direct read to the kernel and reaped nothing since.
 fn reading() -> Reading {
+    reading_on(backend::choice())
+}
+
+fn reading_on(backend: Choice) -> Reading {
     let file = tempfile::NamedTempFile::new().unwrap();
     std::fs::write(file.path(), vec![7; SIZE]).unwrap();
     let options = OpenOptions::new().access(Access::ReadWrite).cache(Cache::Direct);
     let storage = Arc::new(Storage::open(file.path(), &options).unwrap());
     let pool = BufferPool::new(SIZE);
     let mem = pool.try_take(SIZE).unwrap().mem();
-    let mut queue = QueueSeed::new(QueueOptions::default()).unwrap().start().unwrap();
+    let options = QueueOptions::default().backend(backend);
+    let mut queue = QueueSeed::new(options).unwrap().start().unwrap();
     let (lane, reader) = (queue.lane(), storage.clone());
     let read: Task = Box::pin(async move { reader.read(&lane, 0, &mem).await.unwrap() });
     let task = Rc::new(RefCell::new(Some(read)));
@@ -61,7 +69,16 @@ fn assert_left_alone(pool: &Arc<BufferPool>) {
 
 #[test]
 fn a_dropped_read_keeps_its_memory() {
-    let mut reading = reading();
+    keeps_its_memory(reading());
+}
+
+#[test]
+fn a_dropped_read_on_the_pool_keeps_its_memory() {
+    let pool = ThreadPool::new(PoolOptions::default().threads(1));
+    keeps_its_memory(reading_on(Choice::Pool(pool)));
+}
+
+fn keeps_its_memory(mut reading: Reading) {
     drop(reading.task.take());
     assert_eq!(reading.pool.taken(), SIZE, "the kernel still has it");
     assert_eq!(reading.storage.statistics().running, 1, "and the range is its own");
@@ -88,7 +105,7 @@ fn a_dropped_service_waits_for_the_kernel() {
     while pool.taken() > 0 {
         queue.wait().unwrap();
     }
-    let service = Service::new().unwrap();
+    let service = Service::new(&backend::choice()).unwrap();
     let mem = pool.try_take(SIZE).unwrap().mem();
     let mut read = Box::pin(storage.read(service.lane(), 0, &mem));
     assert!(read.as_mut().poll(&mut Context::from_waker(Waker::noop())).is_pending());

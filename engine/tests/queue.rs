@@ -1,6 +1,8 @@
 //! Queues on memory and on real files: the submission contract, alignment, wake-ups, removal.
 #![allow(clippy::unwrap_used, reason = "helpers of tests: a failed step fails the test")]
 
+mod backend;
+
 use std::future::Future;
 use std::os::fd::AsRawFd as _;
 use std::pin::Pin;
@@ -8,12 +10,11 @@ use std::sync::Arc;
 use std::task::{Context, Poll, Waker};
 
 use blkring_engine::{
-    Access, Cache, Flags, IoMem, OpenOptions, Queue, QueueOptions, QueueSeed, RawDisk, Request,
-    Storage, Turn,
+    Access, Cache, Flags, IoMem, OpenOptions, Queue, QueueOptions, RawDisk, Request, Storage, Turn,
 };
 
 fn queue(requests: usize) -> Queue {
-    QueueSeed::new(QueueOptions::with_requests(requests)).unwrap().start().unwrap()
+    backend::started(QueueOptions::with_requests(requests))
 }
 
 fn memory_disk(size: usize) -> Arc<RawDisk> {
@@ -266,7 +267,7 @@ fn a_raw_disk_is_whole_sectors_and_may_be_given_another_size() {
     std::fs::write(file.path(), [7; 100]).unwrap();
     let options = OpenOptions::new().access(Access::ReadWrite);
     let raw = RawDisk::new(Storage::open(file.path(), &options).unwrap());
-    let mut queue = QueueSeed::new(QueueOptions::default()).unwrap().start().unwrap();
+    let mut queue = backend::started(QueueOptions::default());
     let (lane, disk) = (queue.lane(), queue.attach(&raw).unwrap());
     assert_eq!(raw.size(), 512);
     let read = |queue: &mut Queue, offset, len| {

@@ -56,7 +56,7 @@ use std::sync::Arc;
 
 use blkring_engine::tracker::Tracker;
 use blkring_engine::tracker::sync::Mutex;
-use blkring_engine::{BufferPool, LaneCounts, Result, Service, Storage};
+use blkring_engine::{BufferPool, InUse, LaneCounts, Result, Service, Storage};
 
 pub use extents::{GuestBytes, GuestExtent};
 pub use open::{FileOpener, OpenError, Opener};
@@ -158,6 +158,11 @@ impl Image {
     /// The file of the image.
     pub fn storage(&self) -> &Arc<Storage> {
         &self.top.storage
+    }
+
+    /// What the shared work of the image is done by.
+    pub fn backend(&self) -> InUse {
+        self.service.backend()
     }
 
     /// What the shared work of the image has issued.

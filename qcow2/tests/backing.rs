@@ -1,6 +1,8 @@
 //! Backing files: their names are bytes, and an error tells which file failed and which image names it.
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on fails")]
 
+mod backend;
+
 use std::ffi::OsStr;
 use std::fs;
 use std::os::unix::ffi::OsStrExt;
@@ -8,7 +10,7 @@ use std::os::unix::fs::FileExt;
 use std::path::Path;
 use std::sync::Arc;
 
-use blkring_engine::{IoMem, OpenOptions, Queue, QueueOptions, QueueSeed, Storage};
+use blkring_engine::{IoMem, OpenOptions, Queue, QueueOptions, Storage};
 use blkring_qcow2::{Backing, CreateOptions, FileOpener, Image, ImageOptions, Layout, OpenError};
 
 const SIZE: u64 = 1 << 20;
@@ -31,7 +33,7 @@ fn open(queue: &mut Queue, path: &Path) -> Result<Arc<Image>, OpenError> {
 }
 
 fn queue() -> Queue {
-    QueueSeed::new(QueueOptions::default()).unwrap().start().unwrap()
+    backend::started(QueueOptions::default())
 }
 
 /// Names and directories that are not UTF-8, two deep. Beside each is the file that a lossy name would lead to.

@@ -2,13 +2,13 @@
 //! descriptors of the process.
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on fails")]
 
+mod backend;
+
 use std::fs;
 use std::os::unix::fs::FileExt;
 use std::path::Path;
 
-use blkring_engine::{
-    Access, Flags, IoMem, OpenOptions, Queue, QueueOptions, QueueSeed, Storage, Turn,
-};
+use blkring_engine::{Access, Flags, IoMem, OpenOptions, Queue, QueueOptions, Storage, Turn};
 use blkring_qcow2::{CreateOptions, FileOpener, Image, ImageOptions, Layout};
 
 fn descriptors() -> usize {
@@ -16,7 +16,7 @@ fn descriptors() -> usize {
 }
 
 fn queue() -> Queue {
-    QueueSeed::new(QueueOptions::default()).unwrap().start().unwrap()
+    backend::started(QueueOptions::default())
 }
 
 /// Opens the image, writes by way of both queues, closes it, and lets go of all handles.

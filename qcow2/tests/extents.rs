@@ -1,11 +1,13 @@
 //! Where an image says that its bytes are, over a chain of three files.
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on fails")]
 
+mod backend;
+
 use std::os::unix::fs::FileExt;
 use std::path::Path;
 use std::sync::Arc;
 
-use blkring_engine::{Access, Flags, IoMem, OpenOptions, Queue, QueueOptions, QueueSeed, Storage};
+use blkring_engine::{Access, Flags, IoMem, OpenOptions, Queue, QueueOptions, Storage};
 use blkring_qcow2::{Backing, CreateOptions, FileOpener, GuestBytes, Image, ImageOptions, Layout};
 
 const K: u64 = 1 << 10;
@@ -23,7 +25,7 @@ fn create(path: &Path, size: u64, cluster_size: u64, below: Option<(&str, &str)>
 }
 
 fn queue() -> Queue {
-    QueueSeed::new(QueueOptions::with_requests(32)).unwrap().start().unwrap()
+    backend::started(QueueOptions::with_requests(32))
 }
 
 fn open(queue: &mut Queue, path: &Path, access: Access) -> Arc<Image> {

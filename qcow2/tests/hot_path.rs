@@ -2,11 +2,13 @@
 
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on fails")]
 
+mod backend;
+
 use std::path::Path;
 
 use allocation_counter::measure;
 use blkring_engine::{
-    Access, BufferPool, Flags, IoMem, OpenOptions, Queue, QueueOptions, QueueSeed, Request, Storage,
+    Access, BufferPool, Flags, IoMem, OpenOptions, Queue, QueueOptions, Request, Storage,
 };
 use blkring_qcow2::{CreateOptions, FileOpener, Image, ImageOptions, Layout};
 
@@ -40,7 +42,7 @@ fn warm_allocations(path: &Path) -> u64 {
     }
     std::fs::write(path, &bytes).unwrap();
     let options = QueueOptions::with_requests(usize::try_from(REQUESTS).unwrap());
-    let mut queue = QueueSeed::new(options).unwrap().start().unwrap();
+    let mut queue = backend::started(options);
     let storage = Storage::open(path, &OpenOptions::new().access(Access::ReadWrite)).unwrap();
     let lane = queue.lane();
     let opener = FileOpener::default();
@@ -89,7 +91,7 @@ fn a_zero_write_takes_no_memory_for_its_zeros() {
         bytes[at..at + write.bytes.len()].copy_from_slice(&write.bytes);
     }
     std::fs::write(file.path(), &bytes).unwrap();
-    let mut queue = QueueSeed::new(QueueOptions::default()).unwrap().start().unwrap();
+    let mut queue = backend::started(QueueOptions::default());
     let storage =
         Storage::open(file.path(), &OpenOptions::new().access(Access::ReadWrite)).unwrap();
     let (lane, opener) = (queue.lane(), FileOpener::default());

@@ -1,10 +1,12 @@
 //! Images on real files, through real queues: what is written is read back, and the checker agrees.
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on fails")]
 
+mod backend;
+
 use std::path::Path;
 use std::sync::Arc;
 
-use blkring_engine::{Access, Flags, IoMem, OpenOptions, Queue, QueueOptions, QueueSeed, Storage};
+use blkring_engine::{Access, Flags, IoMem, OpenOptions, Queue, QueueOptions, Storage};
 use blkring_qcow2::{
     Access as HeaderAccess, AllocPolicy, Backing, CheckLimits, CreateOptions, FileOpener, Header,
     Image, ImageOptions, Layout, OpenError, check,
@@ -21,7 +23,7 @@ fn create(path: &Path, options: &CreateOptions) {
 }
 
 fn queue() -> Queue {
-    QueueSeed::new(QueueOptions::with_requests(32)).unwrap().start().unwrap()
+    backend::started(QueueOptions::with_requests(32))
 }
 
 fn open(queue: &mut Queue, path: &Path, options: ImageOptions) -> Arc<Image> {

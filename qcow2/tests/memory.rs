@@ -1,6 +1,8 @@
 //! Images in memory, driven by several threads: whoever sleeps is woken for shared work that another has left.
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on fails")]
 
+mod backend;
+
 use std::future::Future;
 use std::pin::pin;
 use std::sync::Arc;
@@ -9,7 +11,7 @@ use std::task::{Context, Poll, Wake, Waker};
 use std::thread::{self, Thread};
 use std::time::Duration;
 
-use blkring_engine::{Flags, IoMem, Queue, QueueOptions, QueueSeed, Storage};
+use blkring_engine::{Flags, IoMem, Queue, QueueOptions, Storage};
 use blkring_qcow2::{CreateOptions, FileOpener, Image, ImageOptions, Layout};
 
 /// What takes longer hangs.
@@ -18,7 +20,7 @@ const PATIENCE: Duration = Duration::from_secs(60);
 const CLUSTER: u64 = 4096;
 
 fn queue() -> Queue {
-    QueueSeed::new(QueueOptions::default()).unwrap().start().unwrap()
+    backend::started(QueueOptions::default())
 }
 
 fn image(size: u64) -> Arc<Image> {

@@ -11,6 +11,8 @@ use blkring_engine::{
 };
 use blkring_qcow2::{Backing, CreateOptions, FileOpener, Image, ImageOptions, Layout, OpenError};
 
+use crate::backend;
+
 /// Requests that the queues made here take at once.
 const REQUESTS: usize = 32;
 
@@ -35,12 +37,13 @@ pub fn backing(name: &str, format: &str) -> Option<Backing> {
     Some(Backing::new(name, format))
 }
 
-/// A queue of the calling thread.
+/// A queue of the calling thread, on what the environment says ([`backend::choice`]).
 ///
 /// # Panics
-/// Without io_uring.
+/// If there is none.
 pub fn queue() -> Queue {
-    let seed = QueueSeed::new(QueueOptions::with_requests(REQUESTS)).expect("tests need io_uring");
+    let options = QueueOptions::with_requests(REQUESTS).backend(backend::choice());
+    let seed = QueueSeed::new(options).expect("tests need io_uring, unless told otherwise");
     seed.start().expect("the ring has no other issuer")
 }
 

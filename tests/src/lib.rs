@@ -10,6 +10,7 @@
 struct Readme;
 
 pub mod abandoned;
+pub mod backend;
 pub mod beside;
 pub mod counted;
 pub mod crowd;

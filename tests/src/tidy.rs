@@ -63,11 +63,13 @@ const UNSAFE_FILES: &[&str] = &[
     "engine/src/buffers.rs",
     "engine/src/lane.rs",
     "engine/src/memory.rs",
+    "engine/src/pool/call.rs",
     "engine/src/sys.rs",
     "engine/src/sys/",
     "engine/src/uring.rs",
     "engine/examples/guest_memory.rs",
     "engine/tests/faults/held.rs",
+    "engine/tests/pool.rs",
     "engine/tests/queue.rs",
     "tests/src/fs_suite/sleep.rs",
 ];

@@ -45,10 +45,10 @@ impl Queue {
 
     /// Waits for the operations in the kernel: their memory and grants are released no earlier, or never.
     fn settle(&mut self) {
-        self.lane.close(if self.uring.is_some() { Delayed::Wait } else { Delayed::End });
+        self.lane.close(if self.backend.is_some() { Delayed::Wait } else { Delayed::End });
         let end = clock::now() + self.patience;
         let mut failure = None;
-        while self.uring.is_some() && self.lane.unfinished() > 0 {
+        while self.backend.is_some() && self.lane.unfinished() > 0 {
             let left = end.saturating_duration_since(clock::now());
             if left.is_zero() {
                 let (count, patience) = (self.lane.unfinished(), self.patience);
@@ -56,6 +56,8 @@ impl Queue {
                 std::mem::forget(self.lane.clone());
                 return;
             }
+            // What is let go from here on signals the event, and what was let go before is sent.
+            self.wakeups.lie_down();
             let settled = self.send().and_then(|_| self.enter_for(left)).and_then(|()| self.reap());
             if let Err(error) = settled {
                 failure = Some(error);
@@ -68,7 +70,7 @@ impl Queue {
 
     fn enter_for(&mut self, limit: Duration) -> io::Result<()> {
         self.enters += 1;
-        self.uring.as_mut().map_or(Ok(()), |uring| uring.enter_for(1, limit))
+        self.backend.as_mut().map_or(Ok(()), |backend| backend.enter_for(limit))
     }
 }
 

@@ -47,7 +47,7 @@ impl Queue {
             Polling::Always => None,
         };
         // Without a ring there is nothing to sleep for either.
-        if self.uring.is_none() {
+        if self.backend.is_none() {
             return Ok(Turn::Idle);
         }
         loop {

@@ -2,7 +2,7 @@
 
 use std::fs::File;
 use std::io;
-use std::os::fd::AsRawFd;
+use std::os::fd::{AsRawFd, RawFd};
 
 /// The group of requests that block devices answer (`<linux/fs.h>`).
 const GROUP: u32 = 0x12;
@@ -64,7 +64,7 @@ pub(crate) enum Change {
 }
 
 /// Changes a range; 0 or a negative error number.
-pub(crate) fn change(device: &File, change: Change, offset: u64, len: u64) -> i32 {
+pub(crate) fn change(device: RawFd, change: Change, offset: u64, len: u64) -> i32 {
     let request = libc::_IO(
         GROUP,
         match change {
@@ -75,7 +75,7 @@ pub(crate) fn change(device: &File, change: Change, offset: u64, len: u64) -> i3
     let range = [offset, len];
     // SAFETY: both requests read two numbers of eight bytes, which are here. Test:
     // `a_device_without_ring_commands_is_changed_by_calls`.
-    match unsafe { libc::ioctl(device.as_raw_fd(), request, range.as_ptr()) } {
+    match unsafe { libc::ioctl(device, request, range.as_ptr()) } {
         0 => 0,
         _ => -io::Error::last_os_error().raw_os_error().unwrap_or(libc::EIO),
     }

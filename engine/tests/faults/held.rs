@@ -6,8 +6,9 @@ use std::task::{Context, Waker};
 use std::time::Duration;
 
 use blkring_engine::faults::{Effect, Faults, Ops, Rule};
-use blkring_engine::{Flags, IoMem, QueueOptions, QueueSeed, RawDisk, Request, Segment, Service};
+use blkring_engine::{Flags, IoMem, QueueOptions, RawDisk, Request, Segment, Service};
 
+use super::backend;
 use super::places::{Place, drain, turn, turn_until};
 
 fn hold(ops: Ops, tag: &str) -> Rule {
@@ -196,7 +197,7 @@ fn shared_work_that_is_kept_ends_with_its_service() {
         let raw = place.disk(&faults);
         let storage = raw.storage().clone();
         let service = match place {
-            Place::File(..) => Service::new().unwrap(),
+            Place::File(..) => Service::new(&backend::choice()).unwrap(),
             _ => Service::without_ring(8).unwrap(),
         };
         let mut queue = place.queue(8);
@@ -222,8 +223,8 @@ fn shared_work_that_is_let_go_wakes_a_queue_that_sleeps() {
     let place = &Place::all()[0];
     let faults = Faults::new();
     let storage = place.disk(&faults).storage().clone();
-    let service = Service::new().unwrap();
-    let mut queue = QueueSeed::new(QueueOptions::default()).unwrap().start().unwrap();
+    let service = Service::new(&backend::choice()).unwrap();
+    let mut queue = backend::started(QueueOptions::default());
     queue.watch_service(&service).unwrap();
     faults.add(hold(Ops::WRITES, "A"));
     for round in 0..100 {

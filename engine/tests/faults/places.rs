@@ -1,5 +1,6 @@
 //! The same storage in several places.
 
+use super::backend;
 use std::sync::Arc;
 
 use blkring_engine::faults::Faults;
@@ -65,7 +66,7 @@ impl Place {
     pub fn queue(&self, requests: usize) -> Queue {
         let options = QueueOptions::with_requests(requests);
         let seed = match self {
-            Place::File(..) => QueueSeed::new(options).unwrap(),
+            Place::File(..) => return backend::started(options),
             _ => QueueSeed::without_ring(options),
         };
         seed.start().unwrap()

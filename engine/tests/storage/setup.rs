@@ -74,7 +74,7 @@ impl Setup {
         let mut world = World::new(self.seed, &disk);
         let lanes = (0..self.queues)
             .map(|_| {
-                let queue = world.add_queue(self.queue);
+                let queue = world.add_queue(self.queue.clone());
                 world.queue(queue).lane()
             })
             .collect();
@@ -119,7 +119,7 @@ pub fn attached(setup: Setup) -> (World, Vec<Disk>, Arc<RawDisk>) {
     let mut world = World::new(setup.seed, &disk);
     let handles = (0..setup.queues)
         .map(|_| {
-            let queue = world.add_queue(setup.queue);
+            let queue = world.add_queue(setup.queue.clone());
             world.queue(queue).attach(&raw).unwrap()
         })
         .collect();

@@ -13,8 +13,8 @@ use blkring_engine::faults::Event;
 use blkring_engine::tracker::Tracker;
 use blkring_engine::tracker::sync::Mutex;
 use blkring_engine::{
-    Access, BufferPool, IoError, IoMem, Lane, LockError, OpenError as StorageError, OpenOptions,
-    RingUnavailable, Service, Storage,
+    Access, BackendError, BufferPool, IoError, IoMem, Lane, LockError, OpenError as StorageError,
+    OpenOptions, Service, Storage,
 };
 
 use super::claim::ClaimId;
@@ -174,9 +174,9 @@ pub enum OpenError {
         /// How much is allowed.
         limit: u64,
     },
-    /// There is no io_uring for the shared work.
+    /// There is no io_uring for the shared work, and no pool was allowed or could be started.
     #[error("{0}")]
-    Ring(#[from] RingUnavailable),
+    Backend(#[from] BackendError),
 }
 
 impl OpenError {
@@ -194,7 +194,8 @@ impl OpenError {
             | OpenError::NoBackingFormat { .. } => libc::EINVAL,
             OpenError::TooDeep { .. } => libc::ELOOP,
             OpenError::TooLarge { .. } => libc::EFBIG,
-            OpenError::BackingFormat { .. } | OpenError::Ring(_) => libc::ENOTSUP,
+            OpenError::BackingFormat { .. } => libc::ENOTSUP,
+            OpenError::Backend(error) => error.errno(),
         }
     }
 
@@ -273,7 +274,7 @@ impl Image {
         options: ImageOptions,
     ) -> Result<Arc<Image>, OpenError> {
         let service = if storage.needs_ring() {
-            Service::new()?
+            Service::new(options.backend.as_ref().unwrap_or(lane.choice()))?
         } else {
             Service::without_ring(options.depth)?
         };

@@ -1,6 +1,6 @@
 //! How an image is opened.
 
-use blkring_engine::{Access, Variants};
+use blkring_engine::{Access, Choice, Variants};
 
 /// How new clusters get their zeros.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -56,6 +56,8 @@ pub struct ImageOptions {
     pub buffer_bytes: usize,
     /// Operations of shared work in flight at most, where there is no ring.
     pub depth: usize,
+    /// What the shared work of the image is done by: by default what does the work of the queue that opens it.
+    pub backend: Option<Choice>,
     /// Backing files below the image at most; a longer chain is refused.
     pub max_chain: usize,
     /// Broken rules, for tests.
@@ -74,6 +76,7 @@ impl Default for ImageOptions {
             freed: Freed::Kept,
             buffer_bytes: 8 << 20,
             depth: 64,
+            backend: None,
             max_chain: 200,
             #[cfg(feature = "variants")]
             variants: Variants::default(),
@@ -133,6 +136,13 @@ impl ImageOptions {
     #[must_use]
     pub fn buffer_bytes(mut self, bytes: usize) -> Self {
         self.buffer_bytes = bytes;
+        self
+    }
+
+    /// The same with shared work done by this.
+    #[must_use]
+    pub fn backend(mut self, backend: Choice) -> Self {
+        self.backend = Some(backend);
         self
     }
 

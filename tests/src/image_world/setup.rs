@@ -199,7 +199,7 @@ impl Setup {
     pub fn open(self, disk: &SimDisk) -> ImageWorld {
         let mut world = World::new(self.seed, disk);
         for _ in 0..self.queues {
-            world.add_queue(self.queue);
+            world.add_queue(self.queue.clone());
         }
         let storage =
             disk.storage(IMAGE, SimOptions::default()).with_variants(self.storage_variants);
