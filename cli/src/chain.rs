@@ -52,7 +52,7 @@ pub struct Below {
 }
 
 impl Member {
-    /// Looks at an image, whose format is probed if it is not given. No other file is opened. As long as this lives
+    /// Looks at an image, be it one that cannot be read here, whose format is probed if it is not given. No other file is opened. As long as this lives
     /// nobody else writes the image, if its locks count.
     pub fn open(image: &ImageName, share: Share) -> Result<Member, Reason> {
         let path = image.path();
@@ -71,16 +71,20 @@ impl Member {
         let length = probe::length(&file).map_err(|error| Reason::system(path, &error))?;
         let header = match format {
             Format::Raw => None,
-            Format::Qcow2 => Some(probe::header_of(&file, path, Access::Read)?),
+            Format::Qcow2 => Some(probe::header_of(&file, path, Access::Inspect)?),
         };
         Ok(Member { path: path.to_owned(), metadata, length, header, file })
     }
 
-    /// The same for the file at `path`, whatever its locks say.
+    /// The same for the file at `path`, which can be read, whatever its locks say.
     pub fn look(path: &Path, format: Option<Format>) -> Result<Member, Reason> {
         let image = ImageName::of_file(path);
         let image = format.into_iter().fold(image, ImageName::of_format);
-        Member::open(&image, Share::Forced)
+        let member = Member::open(&image, Share::Forced)?;
+        if let Some(header) = &member.header {
+            header.require(Access::Read).map_err(|error| Reason::header(&error))?;
+        }
+        Ok(member)
     }
 
     /// Bytes of the virtual disk.

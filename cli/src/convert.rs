@@ -7,6 +7,7 @@ mod compressors;
 mod copy;
 mod error;
 mod flow;
+mod memory;
 mod options;
 mod readers;
 mod salvage;
@@ -150,8 +151,9 @@ fn copy(
         below: opened.below.is_some().then_some(below),
     };
     let write_back = write_back(order)?;
+    let pieces = memory::pieces(order.pieces);
     let manner = Manner {
-        pieces: order.pieces,
+        pieces,
         sequence: order.sequence,
         unit: unit(order, opened),
         zeros,
@@ -161,7 +163,7 @@ fn copy(
         write_back,
     };
     let walk = Walk::new(&sources, &rules, below_survey());
-    let helpers = helpers(order, images, &window, opened)?;
+    let helpers = helpers((order, pieces), images, &window, opened)?;
     copy::run(queue, (sources, walk), (target, helpers), manner, progress)
 }
 
@@ -176,17 +178,17 @@ fn write_back(order: &Order) -> Result<Option<WriteBack>, Failure> {
 
 /// Only qcow2 images have anything compressed.
 fn helpers(
-    order: &Order,
+    (order, pieces): (&Order, usize),
     images: &[AnyDisk],
     window: &Range<u64>,
     opened: &Opened,
 ) -> Result<Helpers, Failure> {
     let mut helpers = Helpers::default();
     if images.iter().any(|image| matches!(image, AnyDisk::Qcow2(_))) {
-        helpers.readers = Some(Readers::start(images, window, order.pieces)?);
+        helpers.readers = Some(Readers::start(images, window, pieces)?);
     }
     if let (AnyDisk::Qcow2(image), Packing::Compressed) = (&opened.image, order.packing) {
-        helpers.compressors = Some(Compressors::start(image, order.pieces)?);
+        helpers.compressors = Some(Compressors::start(image, pieces)?);
     }
     Ok(helpers)
 }

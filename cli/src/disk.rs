@@ -8,6 +8,7 @@ use blkring_engine::{
 };
 use blkring_qcow2::{AllocPolicy, FileOpener, Image, ImageOptions};
 
+use crate::chain::Member;
 use crate::failure::Failure;
 use crate::image_name::ImageName;
 use crate::info::Qcow2Info;
@@ -240,12 +241,15 @@ impl AnyDisk {
                 let covered = info.cluster_size / 8 * info.cluster_size;
                 let state = info.virtual_size.div_ceil(covered).saturating_mul(covered);
                 let path = image.storage().file_path();
-                let header = probe::header(path, blkring_qcow2::Access::Read);
+                let member = Member::look(path, Some(Format::Qcow2)).ok();
+                let header =
+                    member.as_ref().and_then(|member| Some((member, member.header.as_ref()?)));
+                let known = header.and_then(|(member, header)| Qcow2Info::of(member, header).ok());
                 format!(
                     "format name: qcow2\ncluster size: {}\nvm state offset: {}\n{}",
                     human(info.cluster_size),
                     human(state),
-                    header.map(|header| Qcow2Info::of(&header).human()).unwrap_or_default()
+                    known.map(|info| info.human()).unwrap_or_default()
                 )
             }
         }

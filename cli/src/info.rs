@@ -1,6 +1,9 @@
 //! `blkring info`: what is known of an image without its tables. Opens one file, never the ones that it names, unless
 //! the whole chain is asked for.
 
+mod encryption;
+mod outline;
+mod qcow2;
 mod report;
 
 use std::collections::HashSet;
@@ -16,8 +19,8 @@ use crate::options::{Format, Output, Share, output};
 use crate::reason::Reason;
 use crate::source::Source;
 
+pub use qcow2::Qcow2Info;
 use report::Info;
-pub use report::Qcow2Info;
 
 /// Print what is known of an image, as qemu-img info does.
 #[derive(Args)]

@@ -1,22 +1,25 @@
 //! `blkring measure`: how large the file of a new image will be.
 
 use std::ffi::OsString;
+use std::path::Path;
 use std::process::ExitCode;
 
 use blkring_engine::{Queue, QueueOptions, QueueSeed};
-use blkring_qcow2::{Preallocation, Version};
+use blkring_qcow2::{Bitmap, Preallocation, Version};
 use clap::Args;
 use serde::Serialize;
 
+use crate::chain::Member;
 use crate::create::option_list::OptionList;
 use crate::disk::{AnyDisk, Opening};
 use crate::failure::Failure;
 use crate::image_name::{ImageName, Syntax};
+use crate::json;
 use crate::name::complain;
 use crate::number::sizes;
 use crate::options::{self, Format, Output, Share, output};
+use crate::reason::Reason;
 use crate::status::{Holes, SECTOR, Survey};
-use crate::{json, probe};
 
 /// Calculate the length of the file that a new image will take, as qemu-img measure does.
 ///
@@ -124,8 +127,18 @@ pub fn run(options: &Options) -> Result<ExitCode, Failure> {
 struct Source {
     queue: Queue,
     survey: Survey,
-    /// Whether it is one that may have bitmaps.
-    may_have_bitmaps: bool,
+    /// Its bitmaps, if it is one that may have some.
+    bitmaps: Option<Vec<Bitmap>>,
+}
+
+fn bitmaps(path: &Path) -> Result<Option<Vec<Bitmap>>, Reason> {
+    let member = Member::look(path, Some(Format::Qcow2))?;
+    let Some(header) = member.header.as_ref().filter(|header| header.version() == Version::V3)
+    else {
+        return Ok(None);
+    };
+    let bitmaps = Bitmap::list(&member, header);
+    bitmaps.map(Some).map_err(|error| Reason::Words(error.to_string()))
 }
 
 impl Source {
@@ -136,10 +149,13 @@ impl Source {
         let opening = Opening { share: Share::of(options.force_share), ..Opening::read_only() };
         let image = AnyDisk::open(&mut queue, &name, opening)?;
         image.attach(&mut queue)?;
-        let header = probe::header(name.path(), blkring_qcow2::Access::Read);
-        let newer = header.is_ok_and(|header| header.version() == Version::V3);
-        let may_have_bitmaps = newer && matches!(image, AnyDisk::Qcow2(_));
-        Ok(Source { survey: Survey::new(&image, Holes::WhereMany), queue, may_have_bitmaps })
+        let bitmaps = match image {
+            AnyDisk::Qcow2(_) => {
+                bitmaps(name.path()).map_err(|reason| Failure::open(&name, reason))?
+            }
+            _ => None,
+        };
+        Ok(Source { survey: Survey::new(&image, Holes::WhereMany), queue, bitmaps })
     }
 
     fn len(&self) -> u64 {
@@ -201,7 +217,8 @@ fn qcow2(given: &OptionList, size: u64, source: Option<Source>) -> Result<Measur
         return usage("The image size is too large (try using a larger cluster size)");
     };
     let data = size.div_ceil(cluster);
-    let bitmaps = source.as_ref().filter(|source| source.may_have_bitmaps && !version_2).map(|_| 0);
+    let bitmaps = source.as_ref().and_then(|source| source.bitmaps.as_ref());
+    let bitmaps = bitmaps.filter(|_| !version_2).map(|bitmaps| shape.bitmaps(size, bitmaps));
     let used = match (preallocation, source) {
         (Preallocation::Falloc | Preallocation::Full, _) => data,
         // All of it, as it hides what lies below.
@@ -224,6 +241,18 @@ struct Shape {
 const MAX_L1: u64 = 32 << 20;
 
 impl Shape {
+    /// Bytes that copies of these bitmaps of a disk of `size` bytes take: each its bits and the table of where they
+    /// are, and all of them the directory.
+    fn bitmaps(&self, size: u64, bitmaps: &[Bitmap]) -> u64 {
+        /// Of an entry of the directory, before the name.
+        const ENTRY: u64 = 24;
+        let whole = |bytes: u64| bytes.div_ceil(self.cluster) * self.cluster;
+        let bits = |one: &Bitmap| whole(size.div_ceil(one.granularity).div_ceil(8));
+        let each = bitmaps.iter().map(|one| bits(one) + whole(bits(one) / self.cluster * 8));
+        let directory = bitmaps.iter().map(|one| (ENTRY + one.name_bytes).next_multiple_of(8));
+        each.sum::<u64>() + whole(directory.sum())
+    }
+
     /// Clusters of an image of `size` bytes that is allocated as a whole: header, data, tables, and what counts all
     /// of them. `None` if there can be no such image.
     fn clusters(&self, size: u64) -> Option<u64> {

@@ -120,11 +120,6 @@ pub enum ProbeError {
     Header(#[from] HeaderError),
 }
 
-/// The header of the qcow2 image at `path`, if `access` can handle it.
-pub fn header(path: &Path, access: Access) -> Result<Header, Reason> {
-    header_of(&open(path)?, path, access)
-}
-
 /// The header of the qcow2 image in `file`, which is open as `path`.
 pub fn header_of(file: &File, path: &Path, access: Access) -> Result<Header, Reason> {
     read_header(file, access).map_err(|error| match error {

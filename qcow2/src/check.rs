@@ -13,6 +13,7 @@
 #![forbid(unsafe_code)]
 #![deny(clippy::indexing_slicing)]
 
+mod bitmaps;
 mod counts;
 mod reader;
 mod refcounts;
@@ -64,6 +65,7 @@ pub fn check(
     let header_place = Place::Header;
     checker.refer(header_place, HostOffset::ZERO, geometry.cluster_size(), Kind::Metadata, 1)?;
     checker.walk_l1_tables(&header)?;
+    checker.walk_bitmaps(&header)?;
     checker.walk_reftable(&header)?;
     checker.compare();
     Ok(checker.report)

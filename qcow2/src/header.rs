@@ -41,6 +41,8 @@ pub enum Access {
     Read,
     /// To read and write guest data.
     Write,
+    /// To look at its header alone. An image may have any feature that is known by name.
+    Inspect,
     /// To check its metadata. A dirty or corrupt image may be checked, and one without refcounts.
     Check,
 }
@@ -88,6 +90,8 @@ pub struct Header {
     incompatible: Incompatible,
     compatible: Compatible,
     autoclear: Autoclear,
+    /// How guest data is encrypted; 0 if it is not.
+    encryption: u32,
     /// What follows the fixed part up to the header's length: compression type, and fields of
     /// later versions, kept as they are. Empty in version 2.
     tail: Vec<u8>,
@@ -141,6 +145,11 @@ impl Header {
     /// Features that a writer must know or clear.
     pub const fn autoclear(&self) -> Autoclear {
         self.autoclear
+    }
+
+    /// How guest data is encrypted: 0 not at all, 1 AES, 2 LUKS.
+    pub const fn encryption(&self) -> u32 {
+        self.encryption
     }
 
     /// How compressed clusters are compressed.

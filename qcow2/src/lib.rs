@@ -68,6 +68,7 @@
 #![forbid(unsafe_code)]
 
 mod address;
+mod bitmap;
 mod check;
 mod compressed;
 mod compression;
@@ -80,6 +81,7 @@ mod refcount;
 mod snapshot;
 
 pub use address::{GuestCluster, GuestOffset, HostCluster, HostOffset};
+pub use bitmap::{Bitmap, BitmapError, BitmapFlags, MAX_BITMAP_DIRECTORY_BYTES, MAX_BITMAPS};
 pub use check::{
     CheckError, CheckLimits, CheckReport, Finding, LimitKind, Place, ReadAt, Severity, check,
 };

@@ -2,6 +2,7 @@
 
 use std::io;
 use std::ops::Range;
+use std::thread::available_parallelism;
 
 use blkring_engine::{IoError, IoMem, Operation, Queue, QueueOptions, QueueSeed};
 use crossbeam::channel::Receiver;
@@ -14,6 +15,9 @@ use crate::status::{Holes, Survey};
 /// Requests of a reader at once: it reads one piece at a time, of several images at worst.
 const REQUESTS: usize = 16;
 
+/// One decompresses while the other waits for the disk.
+const PER_CORE: usize = 2;
+
 struct Job {
     offset: u64,
     mem: IoMem,
@@ -24,14 +28,16 @@ struct Job {
 pub struct Readers(Team<Job>);
 
 impl Readers {
-    /// `threads` of them for these images.
+    /// As many as `pieces` at once keep busy, for these images. They decompress, so more than a few for each core only
+    /// take memory.
     ///
     /// # Errors
     /// If there can be no such threads.
-    pub fn start(images: &[AnyDisk], window: &Range<u64>, threads: usize) -> io::Result<Self> {
+    pub fn start(images: &[AnyDisk], window: &Range<u64>, pieces: usize) -> io::Result<Self> {
+        let threads = pieces.min(PER_CORE * available_parallelism()?.get());
         let (images, window) = (images.to_vec(), window.clone());
         let work = move |jobs: Receiver<Job>| work(&images, &window, jobs);
-        Team::start("reader", (threads, threads), work).map(Readers)
+        Team::start("reader", (threads, pieces), work).map(Readers)
     }
 
     /// Fills `mem` from `offset` on, as [`Sources::read`] does.

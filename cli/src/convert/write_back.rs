@@ -8,6 +8,8 @@ use std::fs::File;
 use std::io;
 use std::path::Path;
 
+use super::memory;
+
 /// What part of the limit may be written before it is synced.
 const PART: u64 = 8;
 
@@ -24,7 +26,7 @@ impl WriteBack {
     /// # Errors
     /// Of opening the file.
     pub fn of(path: &Path) -> io::Result<Option<Self>> {
-        let Some(limit) = memory_limit() else { return Ok(None) };
+        let Some(limit) = memory::limit() else { return Ok(None) };
         let every = (limit / PART).max(1);
         Ok(Some(WriteBack { file: File::open(path)?, every, next: every }))
     }
@@ -39,55 +41,5 @@ impl WriteBack {
         }
         self.next = bytes + self.every;
         self.file.sync_data()
-    }
-}
-
-/// The smallest limit of memory of the control groups that this process is in, in bytes.
-fn memory_limit() -> Option<u64> {
-    let groups = std::fs::read_to_string("/proc/self/cgroup").ok()?;
-    groups.lines().filter_map(|line| limit_of(line, Path::new("/sys/fs/cgroup"))).min()
-}
-
-/// The limit that a line of `/proc/self/cgroup` stands for, of that group and those around it.
-fn limit_of(line: &str, root: &Path) -> Option<u64> {
-    let (_, rest) = line.split_once(':')?;
-    let (controllers, group) = rest.split_once(':')?;
-    let (directory, file) = match controllers {
-        "" => (root.to_owned(), "memory.max"),
-        _ if controllers.split(',').any(|one| one == "memory") => {
-            (root.join("memory"), "memory.limit_in_bytes")
-        }
-        _ => return None,
-    };
-    let group = Path::new(group.trim_start_matches('/'));
-    let limits = group.ancestors().filter_map(|part| {
-        let text = std::fs::read_to_string(directory.join(part).join(file)).ok()?;
-        // "max", or a number near the largest: none.
-        text.trim().parse::<u64>().ok().filter(|limit| *limit < 1 << 60)
-    });
-    limits.min()
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn the_smallest_limit_counts() {
-        let root = tempfile::tempdir().unwrap();
-        let group = |path: &str, file: &str, text: &str| {
-            let directory = root.path().join(path);
-            std::fs::create_dir_all(&directory).unwrap();
-            std::fs::write(directory.join(file), text).unwrap();
-        };
-        group("memory/a/b", "memory.limit_in_bytes", "9223372036854771712\n");
-        group("memory/a", "memory.limit_in_bytes", "4096\n");
-        group("c", "memory.max", "8192\n");
-        group("c/d", "memory.max", "max\n");
-        let limit = |line: &str| limit_of(line, root.path());
-        assert_eq!(limit("4:memory:/a/b"), Some(4096));
-        assert_eq!(limit("0::/c/d"), Some(8192));
-        assert_eq!(limit("0::/none"), None);
-        assert_eq!(limit("3:cpu:/a"), None);
     }
 }

@@ -1,11 +1,12 @@
 //! What is known of one file of a chain.
 
-use std::fmt::{Display, Write};
+use std::fmt::Write;
 use std::os::unix::fs::MetadataExt;
 
-use blkring_qcow2::{Compatible, Compression, Header, Incompatible, Snapshot, Version};
+use blkring_qcow2::{Header, Incompatible, Snapshot};
 use serde::Serialize;
 
+use super::qcow2::Qcow2Info;
 use crate::chain::Member;
 use crate::number::short;
 use crate::options::Format;
@@ -34,6 +35,8 @@ pub struct Info {
     format_specific: Option<Specific<Qcow2Info>>,
     #[serde(skip_serializing_if = "Option::is_none")]
     full_backing_filename: Option<String>,
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    encrypted: bool,
     #[serde(skip_serializing_if = "Option::is_none")]
     backing_filename: Option<String>,
     dirty_flag: bool,
@@ -68,63 +71,6 @@ struct Specific<T> {
 #[derive(Serialize)]
 struct Nothing {}
 
-/// What only a qcow2 image has.
-#[derive(Serialize)]
-#[serde(rename_all = "kebab-case")]
-pub struct Qcow2Info {
-    compat: &'static str,
-    compression_type: &'static str,
-    /// These three are told of version 3 alone.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    lazy_refcounts: Option<bool>,
-    refcount_bits: u32,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    corrupt: Option<bool>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    extended_l2: Option<bool>,
-}
-
-impl Qcow2Info {
-    /// What the header says.
-    pub fn of(header: &Header) -> Self {
-        let newer = |value| (header.version() == Version::V3).then_some(value);
-        Qcow2Info {
-            compat: match header.version() {
-                Version::V2 => "0.10",
-                Version::V3 => "1.1",
-            },
-            compression_type: match header.compression() {
-                Compression::Zlib => "zlib",
-                Compression::Zstd => "zstd",
-            },
-            lazy_refcounts: newer(header.compatible().contains(Compatible::LAZY_REFCOUNTS)),
-            refcount_bits: header.refcount_bits(),
-            corrupt: newer(header.incompatible().contains(Incompatible::CORRUPT)),
-            extended_l2: newer(header.incompatible().contains(Incompatible::EXTENDED_L2)),
-        }
-    }
-
-    /// The same for people.
-    pub fn human(&self) -> String {
-        let mut text = "Format specific information:\n".to_owned();
-        let mut add = |name: &str, value: Option<&dyn Display>| {
-            if let Some(value) = value {
-                writeln!(text, "    {name}: {value}").expect("a string takes everything");
-            }
-        };
-        let switch = |value: &'_ Option<bool>| value.map(|value| value.to_string());
-        let (lazy, corrupt) = (switch(&self.lazy_refcounts), switch(&self.corrupt));
-        let extended = switch(&self.extended_l2);
-        add("compat", Some(&self.compat));
-        add("compression type", Some(&self.compression_type));
-        add("lazy refcounts", lazy.as_ref().map(|text| text as _));
-        add("refcount bits", Some(&self.refcount_bits));
-        add("corrupt", corrupt.as_ref().map(|text| text as _));
-        add("extended l2", extended.as_ref().map(|text| text as _));
-        text
-    }
-}
-
 /// The snapshots of an image.
 fn snapshots(member: &Member, header: &Header) -> Result<Vec<SnapshotInfo>, Reason> {
     let list = Snapshot::list(member, header).map_err(|error| Reason::Words(error.to_string()))?;
@@ -140,6 +86,11 @@ impl Info {
         };
         let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
         let header = member.header.as_ref();
+        let specific = header.map(|header| {
+            let data = Qcow2Info::of(member, header)?;
+            Ok(Specific { r#type: Format::Qcow2.name(), data })
+        });
+        let specific = specific.transpose()?;
         let below = member.below();
         let filename = member.path.display().to_string();
         let actual_size = member.metadata.blocks() * SECTOR;
@@ -161,10 +112,8 @@ impl Info {
             cluster_size: header.map(|header| header.geometry().cluster_size()),
             format: member.format().name(),
             actual_size,
-            format_specific: header.map(|header| Specific {
-                r#type: Format::Qcow2.name(),
-                data: Qcow2Info::of(header),
-            }),
+            format_specific: specific,
+            encrypted: header.is_some_and(|header| header.encryption() != 0),
             full_backing_filename: below.map(|below| below.path.display().to_string()),
             backing_filename: header.and_then(Header::backing_name).map(text),
             dirty_flag: header
@@ -185,6 +134,9 @@ impl Info {
         let mut add = |line: std::fmt::Arguments<'_>| {
             writeln!(lines, "{line}").expect("a string takes everything");
         };
+        if self.encrypted {
+            add(format_args!("encrypted: yes"));
+        }
         if let Some(size) = self.cluster_size {
             add(format_args!("cluster_size: {size}"));
         }

@@ -5,6 +5,7 @@
 use std::{fmt, io};
 
 use crate::address::{HostCluster, HostOffset};
+use crate::bitmap::BitmapError;
 use crate::entry::EntryError;
 use crate::header::HeaderError;
 use crate::snapshot::SnapshotError;
@@ -85,6 +86,20 @@ pub enum Place {
         /// Its place in the table.
         index: u64,
     },
+    /// The header's reference to the directory of bitmaps.
+    BitmapDirectory,
+    /// The directory's reference to the table of a bitmap.
+    BitmapTable {
+        /// The place of the bitmap in the directory.
+        bitmap: u64,
+    },
+    /// An entry of the table of a bitmap.
+    BitmapTableEntry {
+        /// The place of the bitmap in the directory.
+        bitmap: u64,
+        /// The place of the entry in the table.
+        index: u64,
+    },
     /// An entry of the refcount table.
     RefTableEntry {
         /// Its place in the table.
@@ -105,6 +120,11 @@ impl fmt::Display for Place {
             }
             Self::L1Entry { index } => write!(f, "L1 entry {index}"),
             Self::L2Entry { table, index } => write!(f, "entry {index} of the L2 table at {table}"),
+            Self::BitmapDirectory => write!(f, "the bitmap directory"),
+            Self::BitmapTable { bitmap } => write!(f, "the table of bitmap {bitmap}"),
+            Self::BitmapTableEntry { bitmap, index } => {
+                write!(f, "entry {index} of the table of bitmap {bitmap}")
+            }
             Self::RefTableEntry { index } => write!(f, "refcount table entry {index}"),
         }
     }
@@ -242,6 +262,9 @@ pub enum CheckError {
     /// The snapshot table is refused.
     #[error(transparent)]
     Snapshots(#[from] SnapshotError),
+    /// The directory of bitmaps is refused.
+    #[error(transparent)]
+    Bitmaps(#[from] BitmapError),
     /// The image cannot be read.
     #[error("cannot read {bytes} bytes at {offset}")]
     Read {
@@ -268,6 +291,7 @@ impl CheckError {
         match self {
             Self::Header(error) => error.errno(),
             Self::Snapshots(error) => error.errno(),
+            Self::Bitmaps(error) => error.errno(),
             Self::Read { source, .. } => source.raw_os_error().unwrap_or(libc::EIO),
             Self::Limit { .. } => libc::EFBIG,
         }

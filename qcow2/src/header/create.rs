@@ -80,6 +80,7 @@ impl Header {
             incompatible,
             compatible,
             autoclear: Autoclear::empty(),
+            encryption: 0,
             tail: if has_features { tail } else { Vec::new() },
             extensions,
             backing_name: backing.map(|backing| backing.name.clone()),

@@ -163,9 +163,6 @@ pub enum HeaderError {
     /// There is no refcount table.
     #[error("the image has no refcount table")]
     NoRefTable,
-    /// The image has persistent dirty bitmaps.
-    #[error("the image has dirty bitmaps, which are not supported for this access")]
-    Bitmaps,
     /// The image was not closed after lazy refcounting.
     #[error("the image is marked dirty: its refcounts must be repaired before it is written")]
     Dirty,
@@ -214,7 +211,6 @@ impl HeaderError {
             | Self::Compression { .. }
             | Self::NotBuiltIn { .. }
             | Self::Encrypted { .. }
-            | Self::Bitmaps
             | Self::Dirty => libc::ENOTSUP,
             Self::Geometry(error) => error.errno(),
             Self::TableTooLarge { .. } => libc::EFBIG,

@@ -37,9 +37,6 @@ impl Header {
         let tail = tail(version, length, bytes, cluster_size)?;
         let extensions = extensions(raw, length, bytes, cluster_size)?;
         check_features(&features, tail, &extensions)?;
-        if raw.crypt_method.get() != 0 {
-            return Err(HeaderError::Encrypted { method: raw.crypt_method.get() });
-        }
         let order = features.refcount_order.get();
         let refcounts =
             RefcountWidth::of_order(order).ok_or(HeaderError::RefcountOrder { order })?;
@@ -53,6 +50,7 @@ impl Header {
             incompatible: Incompatible::from_bits_retain(features.incompatible.get()),
             compatible: Compatible::from_bits_retain(features.compatible.get()),
             autoclear: Autoclear::from_bits_retain(features.autoclear.get()),
+            encryption: raw.crypt_method.get(),
             tail: tail.to_vec(),
             extensions,
             backing_name: backing_name(raw, length, bytes, cluster_size)?,
@@ -65,6 +63,10 @@ impl Header {
 
     /// Refuses what `access` cannot handle; for an image that is already open for another one.
     pub fn require(&self, access: Access) -> Result<(), HeaderError> {
+        if access == Access::Inspect {
+            return self.require_encryption(2);
+        }
+        self.require_layout()?;
         if access != Access::Check {
             self.require_compression()?;
             self.require_tables()?;
@@ -77,11 +79,26 @@ impl Header {
                 return Err(HeaderError::Dirty);
             }
         }
-        let bitmaps = self.extensions.iter().any(|e| e.kind == ExtensionKind::BITMAPS);
-        if access == Access::Check && bitmaps && self.autoclear.contains(Autoclear::BITMAPS) {
-            return Err(HeaderError::Bitmaps);
-        }
         Ok(())
+    }
+
+    /// Guest data lies where this driver looks for it, and as what it is.
+    fn require_layout(&self) -> Result<(), HeaderError> {
+        if self.incompatible.contains(Incompatible::EXTERNAL_DATA) {
+            return Err(HeaderError::ExternalData);
+        }
+        if self.incompatible.contains(Incompatible::EXTENDED_L2) {
+            return Err(HeaderError::ExtendedL2);
+        }
+        self.require_encryption(0)
+    }
+
+    /// The method of encryption is `known` at most.
+    fn require_encryption(&self, known: u32) -> Result<(), HeaderError> {
+        match self.encryption {
+            method if method <= known => Ok(()),
+            method => Err(HeaderError::Encrypted { method }),
+        }
     }
 
     /// What the header names must be there. That it names zlib tells nothing: so does every image
@@ -213,12 +230,6 @@ fn check_features(
     if bits != 0 {
         let names = features::incompatible_names(bits, extensions);
         return Err(HeaderError::UnknownIncompatible { bits, names });
-    }
-    if incompatible.contains(Incompatible::EXTERNAL_DATA) {
-        return Err(HeaderError::ExternalData);
-    }
-    if incompatible.contains(Incompatible::EXTENDED_L2) {
-        return Err(HeaderError::ExtendedL2);
     }
     let compression = tail.first().copied().unwrap_or(0);
     match (compression, incompatible.contains(Incompatible::COMPRESSION_TYPE)) {

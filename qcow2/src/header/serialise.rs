@@ -22,7 +22,7 @@ impl Header {
             backing_bytes: U32::new(name_bytes as u32),
             cluster_bits: U32::new(self.geometry.cluster_bits()),
             size: U64::new(self.geometry.virtual_size()),
-            crypt_method: U32::ZERO,
+            crypt_method: U32::new(self.encryption),
             l1_entries: U32::new(self.l1.entries),
             l1_offset: U64::new(self.l1.offset.get()),
             reftable_offset: U64::new(self.reftable.offset.get()),
