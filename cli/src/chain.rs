@@ -11,6 +11,7 @@ use std::path::{Path, PathBuf};
 use blkring_engine::{Claim, LockedFile, Permissions, identity};
 use blkring_qcow2::{Access, Header, ReadAt};
 
+use crate::bytes;
 use crate::image_name::{self, ImageName};
 use crate::name::{self, Name};
 use crate::options::{self, Format, Share};
@@ -78,9 +79,14 @@ impl Member {
 
     /// The same for the file at `path`, which can be read, whatever its locks say.
     pub fn look(path: &Path, format: Option<Format>) -> Result<Member, Reason> {
+        Member::look_under(path, format, Share::Forced)
+    }
+
+    /// The same with regard to its locks, or not.
+    fn look_under(path: &Path, format: Option<Format>, share: Share) -> Result<Member, Reason> {
         let image = ImageName::of_file(path);
         let image = format.into_iter().fold(image, ImageName::of_format);
-        let member = Member::open(&image, Share::Forced)?;
+        let member = Member::open(&image, share)?;
         if let Some(header) = &member.header {
             header.require(Access::Read).map_err(|error| Reason::header(&error))?;
         }
@@ -125,20 +131,20 @@ impl Member {
 impl Below {
     /// Looks at it, with its format as it was given: what a guest may have written is not probed, but under the names
     /// of those who do.
-    fn open(&self, given: Option<Format>) -> Result<Member, Reason> {
+    fn open(&self, given: Option<Format>, share: Share) -> Result<Member, Reason> {
         if given.is_some() {
-            return Member::look(&self.path, given);
+            return Member::look_under(&self.path, given, share);
         }
-        let path = self.path.display();
+        let path = bytes::of_path(&self.path);
         let Some(format) = &self.format else {
             if name::own() != Name::Blkring {
-                return Member::look(&self.path, None);
+                return Member::look_under(&self.path, None, share);
             }
             let text = format!("the format of the backing file '{path}' is not given");
             return Err(Reason::Words(text));
         };
         let format = options::format(format).map_err(Reason::Words)?;
-        Member::look(&self.path, Some(format))
+        Member::look_under(&self.path, Some(format), share)
     }
 }
 
@@ -152,26 +158,33 @@ pub fn missing_below(depth: usize) -> Reason {
     image_name::below(depth, "A block device must be specified for \"file\"")
 }
 
-/// Whether everything below `top` is there; `formats` has those that were given, by depth.
+/// Everything below `top`, if it is there; `formats` has those that were given, by depth. As long as it lives nobody
+/// else writes it, if its locks count.
 ///
 /// # Errors
 /// What is wrong with the first file that cannot be used, in as many layers as lie above it.
-pub fn check_below(top: &Member, formats: &BTreeMap<usize, Format>) -> Result<(), Reason> {
+pub fn members_below(
+    top: &Member,
+    formats: &BTreeMap<usize, Format>,
+    share: Share,
+) -> Result<Vec<Member>, Reason> {
+    let mut members = Vec::new();
     let mut seen = vec![top.identity()];
     let mut below = top.below();
     while let Some(next) = below {
         let depth = seen.len();
         let deep = |reason| (0..depth).fold(reason, |inner, _| Reason::Backing(Box::new(inner)));
-        let member = next.open(formats.get(&depth).copied()).map_err(deep)?;
+        let member = next.open(formats.get(&depth).copied(), share).map_err(deep)?;
         if seen.contains(&member.identity()) || depth > MAX_BELOW {
-            let text = format!("{}: the backing chain does not end", member.path.display());
+            let text = format!("{}: the backing chain does not end", bytes::of_path(&member.path));
             return Err(deep(Reason::Words(text)));
         }
         seen.push(member.identity());
         below = member.below();
+        members.push(member);
     }
     match formats.last_key_value() {
         Some((depth, _)) if *depth >= seen.len() => Err(missing_below(*depth)),
-        _ => Ok(()),
+        _ => Ok(members),
     }
 }

@@ -11,6 +11,7 @@ use clap::Args;
 use serde::Serialize;
 
 use crate::arguments::Misuse;
+use crate::bytes;
 use crate::chain::{self, Member};
 use crate::failure::Failure;
 use crate::image_name::ImageName;
@@ -61,13 +62,14 @@ pub fn run(options: &Options) -> Result<ExitCode, Failure> {
     if let Some(what) = &options.repair {
         return Err(Failure::Usage(format!("--repair (-r) {what} is not supported")));
     }
-    if name::own() != Name::Blkring {
-        // The others open all of the chain, though one file of it is checked.
-        let top = Member::look(name.path(), Some(Format::Qcow2));
-        let below = top.and_then(|top| chain::check_below(&top, &name.wishes().below));
-        below.map_err(|reason| Failure::open(&name, reason))?;
-    }
     let share = options.source.share();
+    let _below;
+    if name::own() != Name::Blkring {
+        // The others open all of the chain, and keep it, though one file of it is checked.
+        let top = Member::look(name.path(), Some(Format::Qcow2));
+        let below = top.and_then(|top| chain::members_below(&top, &name.wishes().below, share));
+        _below = below.map_err(|reason| Failure::open(&name, reason))?;
+    }
     let report = image(&name, share, &mut |finding| eprintln!("{}", line(finding)))?;
     match (options.quiet, options.output) {
         (_, Output::Json) => json::print(&Json::of(name.path(), &report)),
@@ -124,7 +126,7 @@ pub fn image(
     let image = CheckedFile { file, len };
     check(&image, limits, sink).map_err(|error| match error {
         CheckError::Header(error) => cannot_open(Reason::header(&error)),
-        other => Failure::Check { path: path.display().to_string(), source: other },
+        other => Failure::Check { path: bytes::of_path(path), source: other },
     })
 }
 
@@ -234,7 +236,7 @@ impl Json {
             leaks: report.leaks,
             check_errors: report.check_errors,
             allocated_clusters: report.allocated_clusters,
-            filename: path.display().to_string(),
+            filename: bytes::of_path(path),
             format: Format::Qcow2.name(),
         }
     }

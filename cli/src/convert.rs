@@ -88,6 +88,10 @@ pub struct Window {
 
 /// Runs the command.
 pub fn run(options: &Options) -> Result<ExitCode, Failure> {
+    if let Some(text) = options.help()? {
+        print!("{text}");
+        return Ok(ExitCode::SUCCESS);
+    }
     part(&options.read()?, Window::default())
 }
 
@@ -173,7 +177,8 @@ fn write_back(order: &Order) -> Result<Option<WriteBack>, Failure> {
         return Ok(None);
     }
     let path = order.target.path();
-    WriteBack::of(path).map_err(|error| Failure::Usage(format!("{}: {error}", path.display())))
+    WriteBack::of(path)
+        .map_err(|error| Failure::Usage(format!("{}: {error}", crate::bytes::of_path(path))))
 }
 
 /// Only qcow2 images have anything compressed.

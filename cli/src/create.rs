@@ -14,6 +14,7 @@ use blkring_qcow2::{
 };
 use clap::Args;
 
+use crate::bytes;
 use crate::failure::Failure;
 use crate::image_name::{ImageName, Syntax};
 use crate::name::{self, Name};
@@ -23,7 +24,7 @@ use crate::reason::Reason;
 use crate::text::reason;
 
 use backing::Look;
-use file::{CopyOnWrite, FileError, Preallocation};
+use file::{CopyOnWrite, FileError, Origin, Preallocation};
 use option_list::{File, OptionList};
 
 /// Make a new image, as qemu-img create does.
@@ -185,16 +186,17 @@ pub fn make(
         Format::Raw => {
             let preallocation = Preallocation::of(given.text("preallocation"))?;
             let made = file::raw(path, size, preallocation, cow);
-            made.map_err(|error| not_made(path, &error))
+            made.map_err(|error| not_made(path, given, &error))
         }
         Format::Qcow2 => {
             let space = preallocation(given, backing.as_ref())?;
             let plan = create_options(given, size, backing)?;
-            write(path, &plan, cow).map_err(|error| words(path, given, error))?;
+            let origin = write(path, &plan, cow).map_err(|error| words(path, given, error))?;
             if space == blkring_qcow2::Preallocation::Off {
                 return Ok(());
             }
-            space::take(path, space).map_err(|failure| failure.text(name::own()))
+            let taken = space::take(path, space).map_err(|failure| failure.text(name::own()));
+            origin.settle(path, taken)
         }
     }
 }
@@ -248,10 +250,15 @@ fn create_options(
         .compatible(compatible))
 }
 
-fn not_made(path: &Path, error: &FileError) -> String {
-    let path = path.display();
+fn not_made(path: &Path, given: &OptionList, error: &FileError) -> String {
+    let path = bytes::of_path(path);
     match error {
-        FileError::Lock(error) => Reason::lock(error).text(name::own(), &path.to_string()),
+        FileError::Lock(error) => Reason::lock(error).text(name::own(), &path),
+        FileError::Io(error)
+            if error.raw_os_error() == Some(libc::EFBIG) && name::own() != Name::Blkring =>
+        {
+            too_large(given)
+        }
         FileError::Io(error) => format!("Could not create '{path}': {}", reason(error)),
         FileError::Device(reason) => reason.text(name::own(), &path.to_string()),
     }
@@ -260,7 +267,7 @@ fn not_made(path: &Path, error: &FileError) -> String {
 /// Why it was not made, in words of qemu-img where it has some and is imitated.
 fn words(path: &Path, given: &OptionList, error: ImageError) -> String {
     let error = match error {
-        ImageError::File(error) => return not_made(path, &error),
+        ImageError::File(error) => return not_made(path, given, &error),
         ImageError::Plan(error) => error,
     };
     let imitated = name::own() != Name::Blkring;
@@ -281,15 +288,15 @@ fn words(path: &Path, given: &OptionList, error: ImageError) -> String {
             };
             format!("{what} above (use version=v3 or greater)")
         }
-        other if other.errno() == libc::EFBIG && imitated => {
-            let format = given.format().name();
-            format!(
-                "The image size is too large for file format '{format}' (try using a larger \
-                     cluster size)"
-            )
-        }
+        other if other.errno() == libc::EFBIG && imitated => too_large(given),
         other => other.to_string(),
     }
+}
+
+/// What qemu-img says of an image that no file can hold.
+fn too_large(given: &OptionList) -> String {
+    let advice = if given.has("cluster_size") { " (try using a larger cluster size)" } else { "" };
+    format!("The image size is too large for file format '{}'{advice}", given.format().name())
 }
 
 /// What qemu-img says of a value that an option does not have; some options have another name then.
@@ -313,10 +320,10 @@ pub enum ImageError {
 /// # Errors
 /// If there can be no such image, before the file is touched, or of the file.
 pub fn image(path: &Path, plan: &CreateOptions) -> Result<(), ImageError> {
-    write(path, plan, CopyOnWrite::Allowed)
+    write(path, plan, CopyOnWrite::Allowed).map(drop)
 }
 
-fn write(path: &Path, plan: &CreateOptions, cow: CopyOnWrite) -> Result<(), ImageError> {
+fn write(path: &Path, plan: &CreateOptions, cow: CopyOnWrite) -> Result<Origin, ImageError> {
     let layout = Layout::plan(plan)?;
     Ok(file::write(path, &layout, cow)?)
 }

@@ -6,7 +6,7 @@ use blkring_engine::tracker::Statistics;
 use blkring_engine::{
     Access, Claim, Disk, LaneCounts, LockMode, OpenError, OpenOptions, Queue, RawDisk, Storage,
 };
-use blkring_qcow2::{AllocPolicy, FileOpener, Image, ImageOptions};
+use blkring_qcow2::{AllocPolicy, FileOpener, Image, ImageOptions, OpenError as ImageError};
 
 use crate::chain::Member;
 use crate::failure::Failure;
@@ -16,6 +16,7 @@ use crate::options::{CacheMode, Format, Share};
 use crate::probe;
 use crate::probed::ProbedRaw;
 use crate::reason::Reason;
+use crate::snapshots;
 
 mod below;
 
@@ -155,6 +156,9 @@ impl AnyDisk {
                 Err(Failure::open(image, Reason::words(text)))
             }
             Format::Qcow2 => Self::open_qcow2(queue, image, storage, opening),
+            Format::Raw if image.wishes().snapshot.is_some() => Err(snapshots::missing(
+                "Block format 'raw' used by device '' does not support temporarily loading internal snapshots",
+            )),
             Format::Raw if !image.wishes().below.is_empty() => {
                 Err(Failure::open(image, Reason::no_backing_files()))
             }
@@ -176,6 +180,7 @@ impl AnyDisk {
         opening: Opening,
     ) -> Result<Self, Failure> {
         let options = ImageOptions::new().policy(opening.policy);
+        let options = image.wishes().snapshot.iter().cloned().fold(options, ImageOptions::snapshot);
         let options = match opening.access {
             Access::ReadOnly => options,
             Access::ReadWrite => options.writable(),
@@ -184,8 +189,9 @@ impl AnyDisk {
         let files = FileOpener::new(opening.file());
         let opener = Files::new(files, &image.wishes().below);
         let opened = queue.block_on(Image::open(&lane, storage, &opener, options))?;
-        let opened = opened.map_err(|error| {
-            Failure::open(image, Reason::image(image.path(), &error, opener.opened()))
+        let opened = opened.map_err(|error| match error {
+            ImageError::NoSnapshot { .. } => snapshots::missing("Can't find snapshot"),
+            error => Failure::open(image, Reason::image(image.path(), &error, opener.opened())),
         })?;
         opener.all_met().map_err(|reason| Failure::open(image, reason))?;
         Ok(AnyDisk::Qcow2(opened))
@@ -275,6 +281,6 @@ fn warn_of_probing(image: &ImageName) {
         "WARNING: Image format was not specified for '{}' and probing guessed raw.\n         \
          Automatically detecting the format is dangerous for raw images, write operations on block 0 will be \
          restricted.\n         Specify the 'raw' format explicitly to remove the restrictions.",
-        image.path().display()
+        crate::bytes::of_path(image.path())
     );
 }

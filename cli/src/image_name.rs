@@ -5,7 +5,9 @@ use std::ffi::{OsStr, OsString};
 use std::path::{Path, PathBuf};
 
 use blkring_engine::LockMode;
+use blkring_qcow2::SnapshotKey;
 
+use crate::bytes;
 use crate::failure::Failure;
 use crate::name::{self, Name};
 use crate::options::{self, Format, Share};
@@ -76,7 +78,7 @@ impl ImageName {
     /// The image in a file.
     pub fn of_file(path: &Path) -> Self {
         ImageName {
-            given: path.display().to_string(),
+            given: bytes::of_path(path),
             syntax: Syntax::FileName,
             path: path.to_owned(),
             wishes: Wishes::default(),
@@ -87,6 +89,13 @@ impl ImageName {
     #[must_use]
     pub fn of_format(mut self, format: Format) -> Self {
         self.wishes.format = Some(format);
+        self
+    }
+
+    /// The same, of which a snapshot is read.
+    #[must_use]
+    pub fn of_snapshot(mut self, key: Option<SnapshotKey>) -> Self {
+        self.wishes.snapshot = key;
         self
     }
 
@@ -150,16 +159,15 @@ fn debugged(word: &OsStr) -> Result<(OsString, Option<Injection>), Reason> {
 
 /// The path in a file name. The others take what comes before a colon for a protocol; there is one here, `file`.
 fn plain(word: &OsStr) -> Result<PathBuf, Reason> {
-    let path = PathBuf::from(word);
-    let Some(word) = word.to_str() else { return Ok(path) };
+    let word = word.to_string_lossy();
     if let Some(path) = word.strip_prefix("file:") {
-        return Ok(PathBuf::from(path));
+        return Ok(bytes::path(path));
     }
     let colon = word.find(':').filter(|colon| word.find('/').is_none_or(|slash| *colon < slash));
     match colon.and_then(|colon| word.get(..colon)) {
         Some(protocol) if name::own() != Name::Blkring => {
             Err(Reason::words(format!("Unknown protocol '{protocol}'")))
         }
-        _ => Ok(path),
+        _ => Ok(bytes::path(&word)),
     }
 }

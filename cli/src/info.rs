@@ -11,6 +11,7 @@ use std::process::ExitCode;
 
 use clap::Args;
 
+use crate::bytes;
 use crate::chain::{Below, Member};
 use crate::failure::Failure;
 use crate::image_name::{ImageName, Syntax};
@@ -75,10 +76,12 @@ fn chain(first: Member, share: Share) -> Result<Vec<Member>, Failure> {
     let mut members = vec![first];
     while let Some(Below { path, format }) = below {
         if !seen.insert(path.clone()) {
-            let text = format!("Backing file '{}' creates an infinite loop.", path.display());
+            let text =
+                format!("Backing file '{}' creates an infinite loop.", bytes::of_path(&path));
             return Err(Failure::Usage(text));
         }
-        let name = ImageName::parse(path.as_os_str(), Syntax::FileName, format.as_deref())?;
+        let name =
+            ImageName::parse(&bytes::word(path.as_os_str()), Syntax::FileName, format.as_deref())?;
         let member = look(&name, share)?;
         below = member.below();
         members.push(member);

@@ -68,6 +68,8 @@ impl Formatter for Layout {
         fragment: &str,
     ) -> io::Result<()> {
         for character in fragment.chars() {
+            // What is no UTF-8 cannot be told.
+            let character = crate::bytes::byte(character).map_or(character, |_| '\u{fffd}');
             if character.is_ascii() && character != '\u{7f}' {
                 write!(out, "{character}")?;
                 continue;

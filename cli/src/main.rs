@@ -8,6 +8,7 @@ mod say;
 
 mod arguments;
 mod bench;
+mod bytes;
 mod chain;
 mod check;
 mod compare;
@@ -33,6 +34,7 @@ mod qemu_img;
 mod qemu_io;
 mod reason;
 mod resize;
+mod signals;
 mod snapshots;
 mod source;
 mod status;
@@ -97,9 +99,10 @@ impl Command {
 }
 
 fn main() -> ExitCode {
-    let words: Vec<OsString> = std::env::args_os().collect();
+    let words: Vec<OsString> = std::env::args_os().map(|word| bytes::word(&word)).collect();
     let name = words.first().map_or(Name::Blkring, |word| Name::of(word));
     name::set(name);
+    signals::survive();
     match name {
         Name::Blkring => blkring(&words),
         Name::QemuImg => qemu_img::run(&words),

@@ -14,12 +14,12 @@ use crate::create::option_list::OptionList;
 use crate::disk::{AnyDisk, Opening};
 use crate::failure::Failure;
 use crate::image_name::{ImageName, Syntax};
-use crate::json;
 use crate::name::complain;
 use crate::number::sizes;
 use crate::options::{self, Format, Output, Share, output};
 use crate::reason::Reason;
 use crate::status::{Holes, SECTOR, Survey};
+use crate::{json, snapshots};
 
 /// Calculate the length of the file that a new image will take, as qemu-img measure does.
 ///
@@ -43,7 +43,7 @@ pub struct Options {
     /// FILE is no file name but options: driver=qcow2,file.filename=NAME.
     #[arg(long)]
     image_opts: bool,
-    /// A snapshot of FILE: not supported.
+    /// A snapshot of FILE, given by its id or name, or as snapshot.id=ID,snapshot.name=NAME.
     #[arg(short = 'l', long, value_name = "SNAPSHOT")]
     snapshot: Option<String>,
     /// How it is printed: human or json.
@@ -87,9 +87,6 @@ pub fn run(options: &Options) -> Result<ExitCode, Failure> {
         (None, None) => return usage("Either --size N or one filename must be specified."),
         (Some(_), Some(_)) => return usage("--size N cannot be used together with a filename."),
         _ => (),
-    }
-    if options.snapshot.is_some() {
-        return usage("-l is not supported");
     }
     let source = file.map(|file| Source::open(options, file)).transpose()?;
     let format = options::format(&options.target_format);
@@ -144,7 +141,8 @@ fn bitmaps(path: &Path) -> Result<Option<Vec<Bitmap>>, Reason> {
 impl Source {
     fn open(options: &Options, file: &OsString) -> Result<Self, Failure> {
         let syntax = Syntax::of(options.image_opts);
-        let name = ImageName::parse(file, syntax, options.format.as_deref())?;
+        let snapshot = options.snapshot.as_deref().map(snapshots::key).transpose()?;
+        let name = ImageName::parse(file, syntax, options.format.as_deref())?.of_snapshot(snapshot);
         let mut queue = QueueSeed::new(QueueOptions::default())?.start()?;
         let opening = Opening { share: Share::of(options.force_share), ..Opening::read_only() };
         let image = AnyDisk::open(&mut queue, &name, opening)?;
@@ -185,12 +183,20 @@ impl Source {
 }
 
 fn qcow2(given: &OptionList, size: u64, source: Option<Source>) -> Result<Measure, Failure> {
-    if let Some((name, value)) = given.unsupported() {
+    // What is only measured needs not be supported.
+    let measured = ["extended_l2", "data_file", "data_file_raw"];
+    if let Some((name, value)) = given.unsupported().filter(|(name, _)| !measured.contains(name)) {
         return usage(&format!("{name}={value} is not supported"));
     }
     let cluster = given.number("cluster_size").unwrap_or_default();
     if !cluster.is_power_of_two() || !(512..=2 << 20).contains(&cluster) {
         return usage("Cluster size must be a power of two between 512 and 2048k");
+    }
+    let extended = given.is_on("extended_l2");
+    if extended && cluster < 16384 {
+        return usage(
+            "Extended L2 entries are only supported with cluster sizes of at least 16384 bytes",
+        );
     }
     let version_2 = match given.text("compat") {
         Some("0.10" | "v2") => true,
@@ -212,7 +218,7 @@ fn qcow2(given: &OptionList, size: u64, source: Option<Source>) -> Result<Measur
         return usage(&format!("invalid parameter value: {preallocation}"));
     };
     let size = source.as_ref().map_or(size, Source::len).next_multiple_of(SECTOR);
-    let shape = Shape { cluster, entry: 8, refcount_bits };
+    let shape = Shape { cluster, entry: if extended { 16 } else { 8 }, refcount_bits };
     let Some(all) = shape.clusters(size) else {
         return usage("The image size is too large (try using a larger cluster size)");
     };

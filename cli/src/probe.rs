@@ -8,6 +8,7 @@ use std::path::Path;
 use blkring_engine::{Claim, LockMode, LockedFile};
 use blkring_qcow2::{Access, HEADER_PREFIX_BYTES, Header, HeaderError};
 
+use crate::bytes;
 use crate::options::Format;
 use crate::reason::{Reason, not_regular};
 
@@ -100,7 +101,7 @@ pub fn open(path: &Path) -> Result<File, Reason> {
     } else {
         "a pipe or socket"
     };
-    Err(not_regular(&path.display().to_string(), what))
+    Err(not_regular(&bytes::of_path(path), what))
 }
 
 /// The same, locked: who cannot be locked out is told.

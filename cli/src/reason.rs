@@ -11,6 +11,7 @@ use std::path::Path;
 use blkring_engine::{Conflict, LockError, OpenError as FileError};
 use blkring_qcow2::{HeaderError, OpenError};
 
+use crate::bytes;
 use crate::name::Name;
 use crate::text::describe;
 
@@ -48,10 +49,17 @@ impl Reason {
         Reason::words("Driver doesn't support backing files")
     }
 
+    /// That kind of asynchronous I/O is for files that bypass the page cache.
+    pub fn native_needs_direct() -> Self {
+        Reason::words(
+            "aio=native was specified, but it requires cache.direct=on, which was not specified.",
+        )
+    }
+
     /// What the system says of the file at `path`.
     pub fn system(path: &Path, error: &std::io::Error) -> Self {
         match error.raw_os_error() {
-            Some(errno) => Reason::File { path: path.display().to_string(), errno },
+            Some(errno) => Reason::File { path: bytes::of_path(path), errno },
             None => Reason::Words(error.to_string()),
         }
     }
@@ -119,14 +127,9 @@ impl Reason {
             other => {
                 // The library names the file first; who was asked for it needs that of other files only.
                 let text = other.to_string();
-                let own = format!("{}: ", path.display());
+                let own = format!("{}: ", bytes::of_path(path));
                 Reason::Words(text.strip_prefix(&own).map(str::to_owned).unwrap_or(text))
             }
-        };
-        // Of a lock it is not told how far down it is.
-        let depth = match error {
-            OpenError::Storage(FileError::Lock(_)) => depth.min(1),
-            _ => depth,
         };
         (0..depth).fold(reason, |reason, _| Reason::Backing(Box::new(reason)))
     }

@@ -11,8 +11,9 @@ use clap::Args;
 use crate::disk::{AnyDisk, Opening, RawClaim};
 use crate::failure::Failure;
 use crate::image_name::{ImageName, Syntax};
-use crate::name::complain;
+use crate::name::{self, Name, complain};
 use crate::number::size;
+use crate::text::describe;
 
 /// Make an image longer or shorter, as qemu-img resize does.
 #[derive(Args)]
@@ -150,6 +151,9 @@ fn raw_size(
     match queue.block_on(resized)? {
         Ok(Ok(())) => Ok(()),
         Ok(Err(text)) => usage(text),
+        Err(error) if name::own() != Name::Blkring => {
+            usage(&format!("Could not resize file: {}", describe(error.errno)))
+        }
         Err(error) => usage(&format!("Failed to resize: {error}")),
     }
 }

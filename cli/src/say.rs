@@ -9,12 +9,17 @@ use std::io::Write;
 
 /// Prints to the standard output.
 pub fn out(text: Arguments<'_>) {
-    drop(std::io::stdout().write_fmt(text));
+    drop(std::io::stdout().write_all(&bytes(text)));
 }
 
 /// Prints to the standard error.
 pub fn error(text: Arguments<'_>) {
-    drop(std::io::stderr().write_fmt(text));
+    drop(std::io::stderr().write_all(&bytes(text)));
+}
+
+/// What is not UTF-8 goes out as it came in.
+fn bytes(text: Arguments<'_>) -> Vec<u8> {
+    crate::bytes::bytes(&text.to_string())
 }
 
 macro_rules! print {

@@ -2,13 +2,44 @@
 
 use std::fmt::Write as _;
 
-use blkring_qcow2::Snapshot;
+use blkring_qcow2::{Snapshot, SnapshotKey};
 use jiff::{Timestamp, tz::TimeZone};
 use serde::Serialize;
 
+use crate::failure::Failure;
+use crate::image_name::split;
+use crate::name::complain;
 use crate::number::short;
 
 const NANOSECONDS: u64 = 1_000_000_000;
+
+/// Which snapshot `word` means: an id or a name, or `snapshot.id=ID,snapshot.name=NAME`.
+///
+/// # Errors
+/// If it says something else.
+pub fn key(word: &str) -> Result<SnapshotKey, Failure> {
+    if !word.starts_with("snapshot.") {
+        return Ok(SnapshotKey::IdOrName(word.to_owned()));
+    }
+    let (mut id, mut name) = (None, None);
+    for option in split(word) {
+        let (field, value) = option.split_once('=').unwrap_or((&option, "on"));
+        match field {
+            "snapshot.id" => id = Some(value.to_owned()),
+            "snapshot.name" => name = Some(value.to_owned()),
+            other => {
+                complain(format_args!("Invalid parameter '{other}'"));
+                return Err(Failure::Usage(format!("Failed in parsing snapshot param '{word}'")));
+            }
+        }
+    }
+    Ok(SnapshotKey::Both { id, name })
+}
+
+/// A snapshot cannot be read.
+pub fn missing(why: &str) -> Failure {
+    Failure::Usage(format!("Failed to load snapshot: {why}"))
+}
 
 /// One snapshot, for programs.
 #[derive(Serialize)]

@@ -105,4 +105,4 @@ pub use image::{
 };
 pub use layout::{CreateError, CreateOptions, Layout, LayoutWrite};
 pub use refcount::{RefcountError, RefcountWidth};
-pub use snapshot::{MAX_SNAPSHOT_TABLE_BYTES, MAX_SNAPSHOTS, Snapshot, SnapshotError};
+pub use snapshot::{MAX_SNAPSHOT_TABLE_BYTES, MAX_SNAPSHOTS, Snapshot, SnapshotError, SnapshotKey};

@@ -48,6 +48,36 @@ pub struct Snapshot {
     pub icount: Option<u64>,
 }
 
+/// Which snapshot of an image is meant.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum SnapshotKey {
+    /// The one with this id, or else the first with this name.
+    IdOrName(String),
+    /// The first for which all is right that is given.
+    Both {
+        /// Its id.
+        id: Option<String>,
+        /// Its name.
+        name: Option<String>,
+    },
+}
+
+impl SnapshotKey {
+    /// That one among `snapshots`.
+    pub fn find<'a>(&self, snapshots: &'a [Snapshot]) -> Option<&'a Snapshot> {
+        match self {
+            Self::IdOrName(word) => {
+                let by_id = snapshots.iter().find(|one| one.id == *word);
+                by_id.or_else(|| snapshots.iter().find(|one| one.name == *word))
+            }
+            Self::Both { id, name } => snapshots.iter().find(|one| {
+                id.as_ref().is_none_or(|id| one.id == *id)
+                    && name.as_ref().is_none_or(|name| one.name == *name)
+            }),
+        }
+    }
+}
+
 /// Why the snapshots of an image cannot be told.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]

@@ -1,7 +1,7 @@
 //! `blkring bench FILE`: what `qemu-img bench` does, on one queue.
 
 use blkring_bench::stream::{Direction, Drain, FlushEvery, Stream};
-use blkring_engine::{Access, BufferPool, Flags, IoMem, LaneCounts, Queue, QueueSeed};
+use blkring_engine::{Access, BufferPool, Cache, Flags, IoMem, LaneCounts, Queue, QueueSeed};
 
 use clap::Args;
 
@@ -10,6 +10,7 @@ use crate::disk::{AnyDisk, Opening};
 use crate::failure::Failure;
 use crate::number::{counts, sizes};
 use crate::options::{Aio, CacheMode};
+use crate::reason::Reason;
 
 /// Options for a run on FILE.
 #[derive(Args)]
@@ -71,6 +72,9 @@ pub(super) fn run(all: &super::Options) -> Result<(), Failure> {
     let mut queue = QueueSeed::new(stream.queue_options())?.start()?;
     let (cache, policy, share) = (options.cache, all.policy, all.source.share());
     let opening = Opening { access, cache, policy, share, ..Opening::read_only() };
+    if asked(all) == Aio::Native && cache.cache() != Cache::Direct {
+        return Err(Failure::open(&name, Reason::native_needs_direct()));
+    }
     let image = AnyDisk::open(&mut queue, &name, opening)?;
     let disk = image.attach(&mut queue)?;
     announce(&stream, options);
@@ -81,6 +85,11 @@ pub(super) fn run(all: &super::Options) -> Result<(), Failure> {
         print_statistics(&queue, &image, options);
     }
     Ok(())
+}
+
+/// What the I/O was asked to run on.
+fn asked(all: &super::Options) -> Aio {
+    if all.native { Aio::Native } else { all.aio }
 }
 
 fn check(options: &Run<'_>) -> Result<(), Failure> {
@@ -142,8 +151,7 @@ fn announce(stream: &Stream, options: &Run<'_>) {
 }
 
 fn print_statistics(queue: &Queue, image: &AnyDisk, options: &Run<'_>) {
-    let asked = if options.all.native { Aio::Native } else { options.all.aio };
-    println!("aio: io_uring ({} was asked for)", asked.name());
+    println!("aio: io_uring ({} was asked for)", asked(options.all).name());
     println!("ring: {}", queue.ring_flags().unwrap_or_default());
     println!("enters: {}", queue.enters());
     print_counts("ring entries", queue.counts());

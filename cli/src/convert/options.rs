@@ -5,13 +5,14 @@ use std::ffi::OsString;
 use clap::Args;
 
 use super::{Salvage, Sequence};
-use crate::create::option_list::OptionList;
+use crate::create::option_list::{self, File, OptionList};
 use crate::disk::RawClaim;
 use crate::failure::Failure;
 use crate::image_name::{ImageName, Syntax};
 use crate::number::{NumberError, counts, size};
 use crate::options::{self, CacheMode, Format, Share, cache_mode};
 use crate::progress::Form;
+use crate::snapshots;
 use crate::status::SECTOR;
 
 /// The largest unit in which zeros are looked for.
@@ -37,7 +38,7 @@ pub struct Options {
     /// SOURCE is no file name but options: driver=qcow2,file.filename=NAME.
     #[arg(long, visible_alias = "image-opts")]
     source_image_opts: bool,
-    /// A snapshot of the source: not supported.
+    /// Copy a snapshot of the source, given by its id or name, or as snapshot.id=ID,snapshot.name=NAME.
     #[arg(short = 'l', long, value_name = "SNAPSHOT")]
     source_snapshot: Option<String>,
     /// Cache mode of the sources.
@@ -204,6 +205,10 @@ impl Options {
         let Some((target, sources @ [_, ..])) = self.files.split_last() else {
             return usage("Must specify image file name");
         };
+        let snapshot = self.source_snapshot.as_deref().map(snapshots::key).transpose()?;
+        if snapshot.is_some() && sources.len() > 1 {
+            return usage("No support for concatenating multiple snapshot");
+        }
         if self.has_backing() && sources.len() > 1 {
             return usage(
                 "Having a backing file for the target makes no sense when concatenating multiple input images",
@@ -218,9 +223,12 @@ impl Options {
         let unknown = format!("Unknown file format '{}'", self.target_format);
         let format = format.map_err(|_| Failure::Usage(unknown))?;
         let syntax = Syntax::of(self.source_image_opts);
-        let name = |word: &OsString| ImageName::parse(word, syntax, self.source_format.as_deref());
+        let name = |word: &OsString| {
+            let name = ImageName::parse(word, syntax, self.source_format.as_deref())?;
+            Ok(name.of_snapshot(snapshot.clone()))
+        };
         Ok(Order {
-            sources: sources.iter().map(name).collect::<Result<_, _>>()?,
+            sources: sources.iter().map(name).collect::<Result<_, Failure>>()?,
             source_cache,
             share: Share::of(self.force_share),
             claim: RawClaim::Kept,
@@ -242,6 +250,17 @@ impl Options {
             rate,
             progress: self.progress.filter(|_| !self.quiet),
         })
+    }
+
+    /// The options of the target's format, if that is what is asked for.
+    pub fn help(&self) -> Result<Option<String>, Failure> {
+        if !self.target_options.iter().any(|list| option_list::asks_for_help(list)) {
+            return Ok(None);
+        }
+        let format = options::format(&self.target_format);
+        let unknown = |_| Failure::Usage(format!("Unknown file format '{}'", self.target_format));
+        let file = if self.files.is_empty() { File::None } else { File::Some };
+        Ok(Some(option_list::help(format.map_err(unknown)?, file)))
     }
 
     /// Refuses what does not go together, and what is not there.
@@ -267,9 +286,6 @@ impl Options {
         }
         if self.compress && self.target_format == Format::Raw.name() {
             return usage("Compression not supported for this file format");
-        }
-        if self.source_snapshot.is_some() {
-            return named("-l");
         }
         if self.bitmaps {
             return named("--bitmaps");

@@ -5,6 +5,7 @@ use blkring_qcow2::Backing;
 
 use super::Under;
 use super::options::{Existing, Order, Packing};
+use crate::bytes;
 use crate::create;
 use crate::disk::{AnyDisk, Opening};
 use crate::failure::Failure;
@@ -116,14 +117,15 @@ fn look_below(
 }
 
 fn failure(order: &Order, text: &str) -> Failure {
-    let path = order.target.path().display();
+    let path = bytes::of_path(order.target.path());
     Failure::Usage(format!("{path}: {}: {text}", order.cannot_make))
 }
 
 fn make(order: &Order, size: u64) -> Result<(), Failure> {
     let given = &order.given;
-    let backing = given
-        .text("backing_file")
-        .map(|name| Backing::new(name, given.text("backing_fmt").unwrap_or_default()));
+    let backing = given.text("backing_file").map(|name| {
+        let format = given.text("backing_fmt").unwrap_or_default();
+        Backing::new(bytes::bytes(name), bytes::bytes(format))
+    });
     create::make(order.target.path(), given, size, backing).map_err(|text| failure(order, &text))
 }

@@ -1,16 +1,15 @@
 //! The backing file of a new image.
 
 use std::collections::BTreeMap;
-use std::ffi::OsStr;
-use std::os::unix::ffi::OsStrExt;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
 use blkring_qcow2::Backing;
 
 use super::option_list::OptionList;
+use crate::bytes;
 use crate::chain::{self, Member};
 use crate::name;
-use crate::options;
+use crate::options::{self, Share};
 use crate::reason::Reason;
 
 /// Whether the backing file is looked at.
@@ -41,11 +40,11 @@ pub fn read(
         return Err("Expected backing file name, got empty string".to_owned());
     }
     let same = "Error: Trying to create an image with the same filename as the backing file";
-    if Path::new(backing) == path {
+    if bytes::path(backing) == path {
         return Err(same.to_owned());
     }
     let format = given.text("backing_fmt");
-    let there = chain::beside(path, PathBuf::from(OsStr::from_bytes(backing.as_bytes())));
+    let there = chain::beside(path, bytes::path(backing));
     let seen = match look {
         Look::Yes => Some(open(&there, format).map_err(|reason| {
             let text = reason.text(name::own(), "");
@@ -66,7 +65,7 @@ pub fn read(
             None => text.to_owned(),
         });
     };
-    let backing = Backing::new(backing, format);
+    let backing = Backing::new(bytes::bytes(backing), bytes::bytes(format));
     Ok(Some((backing, seen.map(|seen| seen.virtual_size()))))
 }
 
@@ -75,6 +74,6 @@ pub fn read(
 fn open(path: &Path, format: Option<&str>) -> Result<Member, Reason> {
     let format = format.map(options::format).transpose().map_err(Reason::Words)?;
     let member = Member::look(path, format)?;
-    chain::check_below(&member, &BTreeMap::new())?;
+    chain::members_below(&member, &BTreeMap::new(), Share::Forced)?;
     Ok(member)
 }

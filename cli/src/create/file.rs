@@ -65,11 +65,38 @@ pub enum FileError {
     Device(Reason),
 }
 
+/// Where the file of a new image comes from.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Origin {
+    /// It was made for it.
+    Made,
+    /// It was there.
+    There,
+}
+
+impl Origin {
+    /// Removes the file at `path` if it was made for an image that there will not be.
+    pub fn settle<T, E>(self, path: &Path, result: Result<T, E>) -> Result<T, E> {
+        if result.is_err() && self == Origin::Made {
+            drop(std::fs::remove_file(path));
+        }
+        result
+    }
+}
+
 impl CopyOnWrite {
     /// The file of a new image: there, empty, and locked, which comes before anything that it held is gone.
-    fn create(self, path: &Path) -> Result<LockedFile, FileError> {
+    fn create(self, path: &Path) -> Result<(LockedFile, Origin), FileError> {
         let mut options = File::options();
-        let file = options.read(true).write(true).create(true).truncate(false).open(path)?;
+        let (file, origin) = match options.read(true).write(true).create_new(true).open(path) {
+            Ok(file) => (file, Origin::Made),
+            // A link to nothing is there, and what it leads to is not.
+            Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {
+                let file = options.create_new(false).create(true).truncate(false).open(path)?;
+                (file, Origin::There)
+            }
+            Err(error) => return Err(error.into()),
+        };
         let name = path.to_string_lossy().into();
         let file = LockedFile::new(file, &name, LockMode::Auto, Claim::create())?;
         file.set_len(0)?;
@@ -79,7 +106,7 @@ impl CopyOnWrite {
         {
             tracing::debug!(path = %path.display(), "the file system has no such choice");
         }
-        Ok(file)
+        Ok((file, origin))
     }
 }
 
@@ -94,12 +121,16 @@ pub fn raw(
     if is_block_device(path) {
         return device(path, size, preallocation);
     }
-    let file = cow.create(path)?;
+    let (file, origin) = cow.create(path)?;
+    origin.settle(path, fill(&file, size, preallocation))
+}
+
+fn fill(file: &File, size: u64, preallocation: Preallocation) -> Result<(), FileError> {
     match preallocation {
         Preallocation::Falloc if size > 0 => {
-            fallocate(&*file, FallocateFlags::empty(), 0, size).map_err(io::Error::from)?;
+            fallocate(file, FallocateFlags::empty(), 0, size).map_err(io::Error::from)?;
         }
-        Preallocation::Full => write_zeros(&file, size)?,
+        Preallocation::Full => write_zeros(file, size)?,
         Preallocation::Off | Preallocation::Falloc => (),
     }
     file.set_len(size)?;
@@ -156,12 +187,17 @@ fn write_zeros(mut file: &File, size: u64) -> io::Result<()> {
 }
 
 /// Makes a file that holds a new image. What it held before is gone.
-pub fn write(path: &Path, layout: &Layout, cow: CopyOnWrite) -> Result<(), FileError> {
+pub fn write(path: &Path, layout: &Layout, cow: CopyOnWrite) -> Result<Origin, FileError> {
     if is_block_device(path) {
         let text = "qcow2 images on block devices are not supported yet";
         return Err(FileError::Device(Reason::words(text)));
     }
-    let file = cow.create(path)?;
+    let (file, origin) = cow.create(path)?;
+    origin.settle(path, lay_out(&file, layout))?;
+    Ok(origin)
+}
+
+fn lay_out(file: &File, layout: &Layout) -> Result<(), FileError> {
     file.set_len(layout.file_length)?;
     for write in &layout.writes {
         file.write_all_at(&write.bytes, write.offset.get())?;

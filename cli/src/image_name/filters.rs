@@ -74,7 +74,7 @@ fn log_writes(keys: &mut BTreeMap<String, String>) -> Result<LogFile, Reason> {
     })?;
     let path = path.ok_or_else(|| Reason::words("A block device must be specified for \"log\""))?;
     lift(keys, PREFIX, "file", "blklogwrites")?;
-    Ok(LogFile { path: PathBuf::from(path), sector, append })
+    Ok(LogFile { path: crate::bytes::path(&path), sector, append })
 }
 
 /// The options of the node `child` take the place of those of the node that it belongs to.

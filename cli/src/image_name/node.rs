@@ -4,10 +4,12 @@ use std::collections::BTreeMap;
 use std::path::PathBuf;
 
 use blkring_engine::LockMode;
+use blkring_qcow2::SnapshotKey;
 use serde_json::Value;
 
 use super::filters::{self, LogFile};
 use super::injection::Injection;
+use crate::bytes;
 use crate::options::{self, Format};
 use crate::reason::Reason;
 
@@ -26,6 +28,8 @@ pub struct Wishes {
     pub direct: Option<bool>,
     /// Whether flushes are ignored.
     pub no_flush: Option<bool>,
+    /// Which of its snapshots is read, if it is not what the guest has now.
+    pub snapshot: Option<SnapshotKey>,
     /// The formats of the files below it, from the first down, as far as they were given.
     pub below: BTreeMap<usize, Format>,
     /// What is to go wrong with its file.
@@ -46,6 +50,15 @@ const PASSED_OVER: &[&str] = &[
     "l2-cache-entry-size",
     "refcount-cache-size",
     "cache-clean-interval",
+];
+/// The same of qcow2 images.
+const QCOW2_PASSED_OVER: &[&str] = &[
+    "discard-no-unref",
+    "lazy-refcounts",
+    "overlap-check",
+    "pass-discard-other",
+    "pass-discard-request",
+    "pass-discard-snapshot",
 ];
 const FILE_PASSED_OVER: &[&str] =
     &["node-name", "detect-zeroes", "discard", "aio", "aio-max-batch", "read-only"];
@@ -158,6 +171,7 @@ pub fn read(mut keys: BTreeMap<String, String>) -> Result<(PathBuf, Wishes), Rea
                 switch(&name, &value)?;
             }
             known if PASSED_OVER.contains(&known) => (),
+            known if format != Some(Format::Raw) && QCOW2_PASSED_OVER.contains(&known) => (),
             other if level(other).is_some() => {
                 let depth = level(other).unwrap_or_default();
                 let format = options::format(&value).map_err(|text| below(depth, text))?;
@@ -173,7 +187,7 @@ pub fn read(mut keys: BTreeMap<String, String>) -> Result<(PathBuf, Wishes), Rea
         filename.ok_or_else(|| Reason::words("A block device must be specified for \"file\""))?;
     match unknown {
         Some(name) => Err(unsupported(&name, format)),
-        None => Ok((PathBuf::from(filename), wishes)),
+        None => Ok((bytes::path(&filename), wishes)),
     }
 }
 

@@ -8,6 +8,7 @@ use serde::Serialize;
 
 use super::encryption::Encryption;
 use super::outline::outline;
+use crate::bytes;
 use crate::chain::Member;
 use crate::reason::Reason;
 
@@ -64,7 +65,7 @@ impl Qcow2Info {
             Bitmap::list(member, header).map_err(|error| Reason::Words(error.to_string()))?;
         let data_file = incompatible.contains(Incompatible::EXTERNAL_DATA);
         let name = header.extensions().iter().find(|one| one.kind == ExtensionKind::DATA_FILE);
-        let name = name.map(|one| String::from_utf8_lossy(&one.data).into_owned());
+        let name = name.map(|one| bytes::text(&one.data));
         Ok(Qcow2Info {
             compat: match header.version() {
                 Version::V2 => "0.10",

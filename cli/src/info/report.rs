@@ -7,6 +7,7 @@ use blkring_qcow2::{Header, Incompatible, Snapshot};
 use serde::Serialize;
 
 use super::qcow2::Qcow2Info;
+use crate::bytes;
 use crate::chain::Member;
 use crate::number::short;
 use crate::options::Format;
@@ -84,7 +85,7 @@ impl Info {
             Some(header) if header.snapshots() > 0 => Some(snapshots(member, header)?),
             _ => None,
         };
-        let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
+        let text = bytes::text;
         let header = member.header.as_ref();
         let specific = header.map(|header| {
             let data = Qcow2Info::of(member, header)?;
@@ -92,7 +93,7 @@ impl Info {
         });
         let specific = specific.transpose()?;
         let below = member.below();
-        let filename = member.path.display().to_string();
+        let filename = bytes::of_path(&member.path);
         let actual_size = member.metadata.blocks() * SECTOR;
         let file = FileInfo {
             children: [],
@@ -114,7 +115,7 @@ impl Info {
             actual_size,
             format_specific: specific,
             encrypted: header.is_some_and(|header| header.encryption() != 0),
-            full_backing_filename: below.map(|below| below.path.display().to_string()),
+            full_backing_filename: below.map(|below| bytes::of_path(&below.path)),
             backing_filename: header.and_then(Header::backing_name).map(text),
             dirty_flag: header
                 .is_some_and(|header| header.incompatible().contains(Incompatible::DIRTY)),

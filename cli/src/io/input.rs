@@ -6,6 +6,7 @@ use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
 use std::time::Duration;
 
 use super::session::{Next, Session};
+use crate::bytes;
 use crate::failure::Failure;
 use crate::name;
 
@@ -38,8 +39,8 @@ pub fn run(session: &mut Session) -> Result<ExitCode, Failure> {
 fn lines() -> Receiver<std::io::Result<String>> {
     let (sender, lines) = channel();
     std::thread::spawn(move || {
-        for line in std::io::stdin().lock().lines() {
-            if sender.send(line).is_err() {
+        for line in std::io::stdin().lock().split(b'\n') {
+            if sender.send(line.map(|line| bytes::text(&line))).is_err() {
                 break;
             }
         }

@@ -127,7 +127,10 @@ impl Pending {
             return Next::GoFailed;
         }
         let mut next = Next::Go;
-        if let Some((memory, check, dumped)) = self.read {
+        // Nobody copies what nobody looks at.
+        if let Some((memory, check, dumped)) = self.read
+            && (check.is_some() || dumped == Dump::Yes)
+        {
             let bytes = memory.to_vec();
             if let Some(complaint) = check.and_then(|check| check.complaint(self.offset, &bytes)) {
                 println!("{complaint}");

@@ -1,11 +1,11 @@
 //! How an image is to be opened, as the command line or a command says.
 
 use std::ffi::OsString;
-use std::path::Path;
 
 use blkring_engine::{Access, Cache};
 use blkring_qcow2::AllocPolicy;
 
+use crate::bytes;
 use crate::disk::Opening;
 use crate::failure::Failure;
 use crate::image_name::{ImageName, Syntax, split, switch};
@@ -121,7 +121,7 @@ impl Wish {
             return ImageName::parse(options.as_ref(), Syntax::Options, None);
         }
         // The options are those of the format that is found.
-        let driver = match probe::format(Path::new(&path)) {
+        let driver = match probe::format(&bytes::path(&path.to_string_lossy())) {
             Ok(Format::Qcow2) if !split(options).iter().any(|key| key.starts_with("driver=")) => {
                 "driver=qcow2,"
             }
@@ -153,9 +153,7 @@ impl Wish {
             return no("force-share=on can only be used with read-only images");
         }
         if self.aio == Aio::Native && cache.cache() != Cache::Direct {
-            return no(
-                "aio=native was specified, but it requires cache.direct=on, which was not specified.",
-            );
+            return Err(Failure::open(name, Reason::native_needs_direct()));
         }
         Ok(Opening {
             access,
@@ -224,7 +222,8 @@ impl Change {
                     let word = discard_option(value);
                     self.discard = Some(word.map_err(|_| "Invalid discard option".to_owned())?);
                 }
-                "lazy-refcounts" if !switch(name, value)? => (),
+                // Reference counts are never postponed; an image that allows it is as good as one that does not.
+                "lazy-refcounts" => drop(switch(name, value)?),
                 known if PASSED_OVER.contains(&known) => (),
                 _ => {
                     let name = name.strip_prefix("file.").unwrap_or(name);

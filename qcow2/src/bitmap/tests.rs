@@ -13,6 +13,7 @@ fn header(count: u32, bytes: u64, offset: u64) -> Header {
     let layout = Layout::plan(&options).unwrap();
     let first = layout.writes.iter().find(|write| write.offset == HostOffset::ZERO).unwrap();
     let mut image = first.bytes.clone();
+    image.resize(CLUSTER as usize, 0);
     // It takes the place of the names of features, which begin where the header ends.
     let mut extension = 0x2385_2875u32.to_be_bytes().to_vec();
     extension.extend(24u32.to_be_bytes());

@@ -63,10 +63,10 @@ impl Header {
 
     /// Refuses what `access` cannot handle; for an image that is already open for another one.
     pub fn require(&self, access: Access) -> Result<(), HeaderError> {
-        if access == Access::Inspect {
-            return self.require_encryption(2);
+        match access {
+            Access::Inspect => self.require_encryption(2)?,
+            _ => self.require_layout()?,
         }
-        self.require_layout()?;
         if access != Access::Check {
             self.require_compression()?;
             self.require_tables()?;

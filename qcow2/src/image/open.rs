@@ -27,12 +27,14 @@ use super::refcounts::Refcounts;
 use super::slices::SliceCache;
 use super::state::{Pools, State};
 use super::statistics::Counters;
-use super::tables::{Budget, note_metadata, read_header, read_snapshots, read_table};
+use super::tables::{
+    Budget, find_snapshot, note_metadata, read_header, read_snapshots, read_table,
+};
 use super::zeros::Zeros;
 use super::{Chain, Image, ImageInfo, Member};
 use crate::address::{HostCluster, HostOffset};
 use crate::header::{self, Header, HeaderError};
-use crate::snapshot::SnapshotError;
+use crate::snapshot::{SnapshotError, SnapshotKey};
 
 /// Opens the files that an image names. A name comes from the image and is not to be trusted: the embedder decides
 /// which files it may lead to.
@@ -102,6 +104,20 @@ pub enum OpenError {
         path: Arc<str>,
         /// What is wrong.
         source: SnapshotError,
+    },
+    /// There is no such snapshot.
+    #[error("{path}: there is no snapshot {key:?}")]
+    NoSnapshot {
+        /// The file.
+        path: Arc<str>,
+        /// Which was asked for.
+        key: SnapshotKey,
+    },
+    /// A snapshot is to be written.
+    #[error("{path}: a snapshot can only be read")]
+    WrittenSnapshot {
+        /// The file.
+        path: Arc<str>,
     },
     /// A table ends beyond the end of the file.
     #[error("{path}: the {table} ends at {end}, beyond the end of the file")]
@@ -188,6 +204,8 @@ impl OpenError {
             OpenError::Io(error) => error.errno,
             OpenError::Header { source, .. } => source.errno(),
             OpenError::Snapshots { source, .. } => source.errno(),
+            OpenError::NoSnapshot { .. } => libc::ENOENT,
+            OpenError::WrittenSnapshot { .. } => libc::EROFS,
             OpenError::Truncated { .. }
             | OpenError::Overlap { .. }
             | OpenError::Loop { .. }
@@ -285,6 +303,8 @@ impl Image {
         };
         let mut budget = Budget::default();
         let top = open_layer(lane, storage, &service, access, &options, &mut budget).await?;
+        // Files below the image are read as they are.
+        let options = ImageOptions { snapshot: None, ..options };
         let info = info_of(&top.header.lock());
         let mut backing = Vec::new();
         let mut below = Below::of(&top);
@@ -361,6 +381,13 @@ async fn open_layer(
         let mem = IoMem::aligned(&header.fixed_bytes());
         storage.write(lane, 0, &mem, Default::default()).await?;
         storage.flush(lane).await?;
+    }
+    if let Some(key) = &options.snapshot {
+        let path = storage.path().clone();
+        if writable {
+            return Err(OpenError::WrittenSnapshot { path });
+        }
+        header.set_l1(find_snapshot(lane, &storage, &header, key).await?);
     }
     let l1 = header.l1();
     let raw = read_table(lane, &storage, "L1 table", (l1.offset, l1.bytes()), budget).await?;

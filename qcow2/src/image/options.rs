@@ -2,6 +2,8 @@
 
 use blkring_engine::{Access, Choice, Variants};
 
+use crate::snapshot::SnapshotKey;
+
 /// How new clusters get their zeros.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 #[non_exhaustive]
@@ -60,6 +62,8 @@ pub struct ImageOptions {
     pub backend: Option<Choice>,
     /// Backing files below the image at most; a longer chain is refused.
     pub max_chain: usize,
+    /// Read this snapshot instead of what the guest has now; such an image cannot be written. The size is that of now.
+    pub snapshot: Option<SnapshotKey>,
     /// Broken rules, for tests.
     #[cfg(feature = "variants")]
     pub variants: Variants,
@@ -78,6 +82,7 @@ impl Default for ImageOptions {
             depth: 64,
             backend: None,
             max_chain: 200,
+            snapshot: None,
             #[cfg(feature = "variants")]
             variants: Variants::default(),
         }
@@ -94,6 +99,13 @@ impl ImageOptions {
     #[must_use]
     pub fn writable(mut self) -> Self {
         self.access = Access::ReadWrite;
+        self
+    }
+
+    /// The same, for reading a snapshot.
+    #[must_use]
+    pub fn snapshot(mut self, key: SnapshotKey) -> Self {
+        self.snapshot = Some(key);
         self
     }
 

@@ -9,7 +9,7 @@ use super::state::State;
 use crate::address::{HostCluster, HostOffset};
 use crate::geometry::{MAX_L1_BYTES, MAX_REFTABLE_BYTES};
 use crate::header::{self, HEADER_PREFIX_BYTES, Header, L1Table};
-use crate::snapshot::SnapshotTable;
+use crate::snapshot::{SnapshotKey, SnapshotTable};
 
 /// Bytes of all tables of a chain: as many as one image may have.
 const MAX_TABLE_BYTES: u64 = MAX_L1_BYTES + MAX_REFTABLE_BYTES;
@@ -126,6 +126,25 @@ pub(super) async fn read_snapshots(
         inactive.table = Some((header.snapshot_table(), table.bytes()));
     }
     Ok(inactive)
+}
+
+/// The L1 table of a snapshot.
+pub(super) async fn find_snapshot(
+    lane: &Lane,
+    storage: &Storage,
+    header: &Header,
+    key: &SnapshotKey,
+) -> Result<L1Table, OpenError> {
+    let failed = |source| OpenError::Snapshots { path: storage.path().clone(), source };
+    let mut table = SnapshotTable::new(header, storage.size()).map_err(failed)?;
+    let mut snapshots = Vec::new();
+    while let Some((offset, bytes)) = table.wanted() {
+        let piece = read_bytes(lane, storage, offset, bytes as u64).await?;
+        table.feed(&piece).map_err(failed)?;
+        snapshots.extend(table.take());
+    }
+    let found = key.find(&snapshots).map(|snapshot| snapshot.l1);
+    found.ok_or_else(|| OpenError::NoSnapshot { path: storage.path().clone(), key: key.clone() })
 }
 
 /// Collects the clusters that no guest byte may go to. (L2 tables that only snapshots have are not among them: nothing

@@ -4,6 +4,7 @@ use std::fs;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
+use std::sync::atomic::{AtomicU32, Ordering};
 
 use blkring_tests::program;
 use blkring_tests::report::{Skip, or_skip};
@@ -181,6 +182,30 @@ fn f77_a_small_memory_and_a_slow_target_are_enough() {
     }
 }
 
+/// F77: the same with compressed clusters. What is compressed and what is decompressed lies in memory besides, most
+/// with the largest clusters.
+#[test]
+fn f77_a_small_memory_is_enough_for_compressed_clusters() {
+    let Some(twins) = Twins::new() else { return };
+    let Some(group) = or_skip(Group::new(128 * MIB)) else { return };
+    // A part of it cannot be made much smaller.
+    let pieces: Vec<(u64, usize)> = (0..160).map(|piece| (piece << 20, 600 << 10)).collect();
+    twins.raw("source.raw", 160 * MIB, &pieces);
+    twins.theirs("convert -c -f raw -O qcow2 -o cluster_size=2M source.raw source.q");
+    group.slow_down(twins.dir(), 60 * MIB);
+    for options in [
+        "-f raw -o compression_type=zstd source.raw",
+        "-f qcow2 -W -m 16 source.q",
+        "-f qcow2 -m 16 -o cluster_size=2M source.q",
+        "-f qcow2 -W -m 16 -o cluster_size=2M,compression_type=zstd source.q",
+    ] {
+        let ended = group.run(&twins, &format!("convert -c -O qcow2 {options} target"));
+        assert!(ended.status.success(), "{options}: {ended:?}");
+        twins.theirs("compare -f raw source.raw target");
+        twins.theirs("check -q target");
+    }
+}
+
 /// A control group with a limit of memory. It is removed at the end.
 struct Group {
     memory: PathBuf,
@@ -190,7 +215,9 @@ struct Group {
 
 impl Group {
     fn new(limit: u64) -> Result<Self, Skip> {
-        let name = format!("blkring-test-{}", std::process::id());
+        static NUMBER: AtomicU32 = AtomicU32::new(0);
+        let number = NUMBER.fetch_add(1, Ordering::Relaxed);
+        let name = format!("blkring-test-{}-{number}", std::process::id());
         let root = Path::new("/sys/fs/cgroup");
         let one = |file: &str, controller: &str| {
             let path = root.join(controller).join(&name);
