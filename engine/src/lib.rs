@@ -88,7 +88,7 @@ pub use quiesce::Quiesced;
 pub use raw::RawDisk;
 pub use request::{Action, Completion, Flags, Request, WouldBlock};
 pub use service::Service;
-pub use size_watch::SizeWatch;
+pub use size_watch::{DiskSize, SizeWatch};
 pub use statistics::{Latencies, QueueStatistics, RequestCounts, RequestKind};
 pub use storage::{
     Access, Cache, Claim, Conflict, Discarding, Extent, ExtentKind, Flushing, Holder, LockError,

@@ -11,7 +11,7 @@ use crate::lane::Lane;
 use crate::quiesce::Quiesced;
 use crate::request::{Action, Request};
 use crate::service::Service;
-use crate::size_watch::{Size, SizeWatch};
+use crate::size_watch::{DiskSize, SizeWatch};
 use crate::storage::{Access, Storage, Topology};
 use crate::target::{Context, Target};
 
@@ -22,7 +22,7 @@ const SECTOR: u64 = 512;
 /// changed by [`RawDisk::resize`] or looked at again by [`RawDisk::refresh_size`].
 pub struct RawDisk {
     storage: Arc<Storage>,
-    size: Arc<Size>,
+    size: Arc<DiskSize>,
     /// Requests that one grant of the storage does not cover: [`RawDisk::quiesce`] waits for them as a whole.
     parts: Arc<Tracker>,
 }
@@ -30,7 +30,7 @@ pub struct RawDisk {
 impl RawDisk {
     /// The disk in `storage`.
     pub fn new(storage: Storage) -> Arc<Self> {
-        let size = Size::new(storage.size().next_multiple_of(SECTOR));
+        let size = DiskSize::new(storage.size().next_multiple_of(SECTOR));
         Arc::new(RawDisk { storage: Arc::new(storage), size, parts: Tracker::new() })
     }
 

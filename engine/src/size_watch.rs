@@ -1,7 +1,7 @@
 //! Telling embedders that a disk has another size.
 
 use std::io;
-use std::os::fd::{AsRawFd, RawFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, RawFd};
 use std::sync::{Arc, Weak};
 
 use blkring_tracker::sync::Mutex;
@@ -9,8 +9,9 @@ use blkring_tracker::sync::atomic::{AtomicU64, Ordering};
 
 use crate::sys::EventFd;
 
-/// The size of a disk, and who wants to hear when it changes.
-pub(crate) struct Size {
+/// The size of a disk, and who wants to hear when it changes. For targets: [`Disk::size`](crate::Disk::size) tells what
+/// [`Target::size`](crate::Target::size) does, and watches are told of what is set here.
+pub struct DiskSize {
     bytes: AtomicU64,
     /// The lock *watchers*, held for a few instructions.
     watchers: Mutex<Vec<Weak<Watched>>>,
@@ -23,23 +24,25 @@ struct Watched {
 }
 
 /// Hears of the sizes of one disk, see [`RawDisk::watch_size`](crate::RawDisk::watch_size). Its descriptor is readable
-/// when the disk has another size than was taken last.
+/// when the disk has another size than was taken last, for any event loop, on any thread.
 pub struct SizeWatch {
     watched: Arc<Watched>,
-    size: Arc<Size>,
+    size: Arc<DiskSize>,
 }
 
-impl Size {
-    pub(crate) fn new(bytes: u64) -> Arc<Self> {
-        Arc::new(Size { bytes: AtomicU64::new(bytes), watchers: Mutex::default() })
+impl DiskSize {
+    /// A size in bytes that nobody watches yet.
+    pub fn new(bytes: u64) -> Arc<Self> {
+        Arc::new(DiskSize { bytes: AtomicU64::new(bytes), watchers: Mutex::default() })
     }
 
-    pub(crate) fn get(&self) -> u64 {
+    /// The size now, in bytes.
+    pub fn get(&self) -> u64 {
         self.bytes.load(Ordering::Acquire)
     }
 
     /// Another size, of which all are told if it is another one.
-    pub(crate) fn set(&self, bytes: u64) {
+    pub fn set(&self, bytes: u64) {
         if self.bytes.swap(bytes, Ordering::AcqRel) == bytes {
             return;
         }
@@ -50,7 +53,11 @@ impl Size {
         told.iter().for_each(|watched| watched.event.signal());
     }
 
-    pub(crate) fn watch(self: &Arc<Self>) -> io::Result<SizeWatch> {
+    /// Hears of every size from here on.
+    ///
+    /// # Errors
+    /// If there is no descriptor left.
+    pub fn watch(self: &Arc<Self>) -> io::Result<SizeWatch> {
         let told = AtomicU64::new(self.get());
         let watched = Arc::new(Watched { event: EventFd::new()?, told });
         self.watchers.lock().push(Arc::downgrade(&watched));
@@ -66,6 +73,12 @@ impl SizeWatch {
         self.watched.event.take();
         let size = self.size.get();
         (self.watched.told.swap(size, Ordering::AcqRel) != size).then_some(size)
+    }
+}
+
+impl AsFd for SizeWatch {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.watched.event.as_fd()
     }
 }
 

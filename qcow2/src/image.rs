@@ -52,11 +52,12 @@ mod zero_part;
 mod zero_v2;
 mod zeros;
 
+use std::io;
 use std::sync::Arc;
 
 use blkring_engine::tracker::Tracker;
 use blkring_engine::tracker::sync::Mutex;
-use blkring_engine::{BufferPool, InUse, LaneCounts, Result, Service, Storage};
+use blkring_engine::{BufferPool, InUse, LaneCounts, Result, Service, SizeWatch, Storage};
 
 pub use extents::{GuestBytes, GuestExtent};
 pub use open::{FileOpener, OpenError, Opener};
@@ -153,6 +154,14 @@ impl Image {
     pub fn info(&self) -> ImageInfo {
         let snapshots = self.top.header.lock().snapshots();
         ImageInfo { virtual_size: self.top.virtual_size(), snapshots, ..self.info.clone() }
+    }
+
+    /// Hears of every size that the virtual disk gets from here on, by whichever queue and thread.
+    ///
+    /// # Errors
+    /// If there is no descriptor left.
+    pub fn watch_size(&self) -> io::Result<SizeWatch> {
+        self.top.watch_size()
     }
 
     /// The file of the image.

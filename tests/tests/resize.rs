@@ -8,6 +8,7 @@ use blkring_engine::sim::Rng;
 use blkring_engine::{Cache, Flags, IoMem};
 use blkring_qcow2::{CreateOptions, GuestBytes, ImageOptions, Version};
 use blkring_tests::crowd::{Crowd, noise, same};
+use blkring_tests::image_world::Setup;
 use blkring_tests::images::{Opened, backing, create};
 use blkring_tests::tools::{missing, qemu_img};
 
@@ -314,4 +315,24 @@ fn a_disk_with_snapshots_grows() {
     assert_eq!(error.errno, libc::ENOTSUP);
     assert!(error.to_string().contains("snapshots"), "{error}");
     opened.close();
+}
+
+/// Whichever queue makes it larger, all who watch hear of it, and all handles know.
+#[test]
+fn a_new_size_is_told_to_all_who_watch() {
+    let mut w = Setup::new(16).queues(2).make();
+    let (old, new) = (16 * 4096, 64 * 4096);
+    let watches = [(); 2].map(|()| w.image.watch_size().unwrap());
+    assert_eq!((w.handle(1).size(), watches[0].take()), (old, None));
+    for size in [old, new] {
+        let image = w.image.clone();
+        let resized = w.world.start(0, async move { image.resize(size).await });
+        w.settle();
+        resized.take().expect("it is over").expect("there is room");
+    }
+    assert_eq!([w.handle(0).size(), w.handle(1).size()], [new; 2]);
+    assert_eq!(watches.each_ref().map(|watch| watch.take()), [Some(new); 2]);
+    assert_eq!(watches[1].take(), None, "once");
+    let late = w.image.watch_size().unwrap();
+    assert_eq!(late.take(), None);
 }

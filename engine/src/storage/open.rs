@@ -50,6 +50,7 @@ pub enum Flushing {
 
 /// What a discard does.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+#[non_exhaustive]
 pub enum Discarding {
     /// It gives space back to the host, as zero-writes that may unmap do.
     #[default]

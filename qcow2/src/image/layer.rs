@@ -1,11 +1,13 @@
 //! A layer: one qcow2 file of a chain. The topmost one may be written.
 
+use std::io;
 use std::sync::Arc;
 
 use blkring_engine::faults::Event;
-use blkring_engine::tracker::sync::atomic::{AtomicU64, Ordering};
 use blkring_engine::tracker::sync::{Mutex, MutexGuard};
-use blkring_engine::{IoError, IoMem, Operation, Result, Service, Storage, Variant, Variants};
+use blkring_engine::{
+    DiskSize, IoError, IoMem, Operation, Result, Service, SizeWatch, Storage, Variant, Variants,
+};
 
 use super::lease::Epoch;
 use super::options::{AllocPolicy, Freed, ImageOptions};
@@ -34,7 +36,7 @@ pub(crate) struct Layer {
     pub(crate) freed: Freed,
     pub(crate) state: Mutex<State>,
     /// Bytes of the virtual disk. The size in the geometry is not looked at: it is that of the time of opening.
-    size: AtomicU64,
+    size: Arc<DiskSize>,
     variants: Variants,
 }
 
@@ -72,19 +74,24 @@ impl Layer {
             held_back: (options.held_back_bytes / geometry.cluster_size()).max(1),
             freed: options.freed,
             state: Mutex::new(state),
-            size: AtomicU64::new(geometry.virtual_size()),
+            size: DiskSize::new(geometry.virtual_size()),
             variants: options.broken(),
         })
     }
 
     /// Bytes of the virtual disk.
     pub(crate) fn virtual_size(&self) -> u64 {
-        self.size.load(Ordering::Acquire)
+        self.size.get()
     }
 
     /// Requests may reach so far now. The header says so durably.
     pub(crate) fn set_virtual_size(&self, size: u64) {
-        self.size.store(size, Ordering::Release);
+        self.size.set(size);
+    }
+
+    /// Hears of every size of the virtual disk from here on.
+    pub(crate) fn watch_size(&self) -> io::Result<SizeWatch> {
+        self.size.watch()
     }
 
     /// Whether anything may still be written: no fdatasync has failed, and the image does not contradict itself.

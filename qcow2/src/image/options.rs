@@ -29,6 +29,7 @@ impl AllocPolicy {
 
 /// What becomes of the space of clusters that nothing refers to any more.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+#[non_exhaustive]
 pub enum Freed {
     /// The image keeps it, and uses it again.
     #[default]
