@@ -179,6 +179,12 @@ impl Inbox {
         self.statistics.borrow().clone()
     }
 
+    /// Requests whose answers were not taken.
+    #[cfg(feature = "sim")]
+    pub(crate) fn receipts(&self) -> usize {
+        self.receipts.borrow().len()
+    }
+
     #[cfg(feature = "sim")]
     pub(crate) fn has_incoming(&self) -> bool {
         !self.incoming.borrow().is_empty()

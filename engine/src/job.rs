@@ -4,9 +4,10 @@
 //! that is attached to it: whichever takes its turn next polls the jobs that were woken. So it goes on as long as any
 //! queue does, whatever becomes of those that wait for it. Its ops go to the lane of the service.
 //!
-//! Three locks, each held for a moment but the second: *jobs* (which there are, which are ready), *body* (held while
-//! a job is polled, so that one queue polls it at a time), *outcome* (the result and who waits for it). A body may
-//! start and await other jobs; it never polls one.
+//! Three locks, each held for a moment and never while foreign code runs: *jobs* (which there are, which are ready),
+//! *stage* (where the body is), *outcome* (the result and who waits for it). A body is taken out while it is polled, so
+//! that one queue polls it at a time; whoever finds it taken leaves word there, and the job is ready again when the body
+//! is put back. So a body may start and await other jobs, and what it wakes may take a turn of another queue at once.
 
 use std::collections::VecDeque;
 use std::future::Future;
@@ -24,8 +25,32 @@ type Body<T> = Pin<Box<dyn Future<Output = T> + Send>>;
 
 /// Shared work with a result that every waiter gets a copy of.
 pub struct Job<T> {
-    body: Mutex<Option<Body<T>>>,
+    stage: Mutex<Stage<T>>,
     outcome: Mutex<Outcome<T>>,
+}
+
+/// Where the body of a job is.
+enum Stage<T> {
+    /// Here.
+    Resting(Body<T>),
+    /// With the queue that polls it.
+    Polled(Meanwhile),
+    /// Nowhere: it has ended, or was given up.
+    Gone,
+}
+
+/// Whether somebody wanted to poll a body that was being polled.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Meanwhile {
+    Quiet,
+    Woken,
+}
+
+/// A body outside its job. Dropping this puts it back, after a panic as well.
+struct Taken<'a, T> {
+    job: &'a Job<T>,
+    body: Option<Body<T>>,
+    waker: &'a Waker,
 }
 
 struct Outcome<T> {
@@ -101,8 +126,10 @@ impl Jobs {
         body: impl Future<Output = T> + Send + 'static,
     ) -> Arc<Job<T>> {
         let outcome = Outcome { result: None, waiters: Slab::new() };
-        let job =
-            Arc::new(Job { body: Mutex::new(Some(Box::pin(body))), outcome: Mutex::new(outcome) });
+        let job = Arc::new(Job {
+            stage: Mutex::new(Stage::Resting(Box::pin(body))),
+            outcome: Mutex::new(outcome),
+        });
         let key = {
             let mut state = self.state.lock();
             let entry = state.active.vacant_entry();
@@ -147,7 +174,8 @@ impl Jobs {
                 })
             };
             let Some((key, work, waker)) = next else { continue };
-            waker.queued.store(false, Ordering::SeqCst);
+            // A swap, so that the poll sees what a waker did before it found the job queued already.
+            waker.queued.swap(false, Ordering::SeqCst);
             let task = Waker::from(waker.clone());
             if work.poll(&mut Context::from_waker(&task)).is_ready() {
                 self.forget(key, &waker);
@@ -166,6 +194,12 @@ impl Jobs {
 
     pub(crate) fn has_ready(&self) -> bool {
         !self.state.lock().ready.is_empty()
+    }
+
+    /// Jobs that have not ended.
+    #[cfg(any(feature = "sim", blkring_loom))]
+    pub(crate) fn len(&self) -> usize {
+        self.state.lock().active.len()
     }
 
     pub(crate) fn begin_turn(&self) {
@@ -194,21 +228,66 @@ impl Jobs {
 
 impl<T: Clone + Send + 'static> Work for Job<T> {
     fn poll(&self, cx: &mut Context<'_>) -> Poll<()> {
-        let mut body = self.body.lock();
-        // Another queue may have finished it in between.
-        let Some(future) = body.as_mut() else { return Poll::Ready(()) };
-        let Poll::Ready(result) = future.as_mut().poll(cx) else { return Poll::Pending };
-        let finished = body.take();
-        drop(body);
-        drop(finished);
+        let mut taken = match self.take(cx.waker()) {
+            Ok(taken) => taken,
+            Err(answer) => return answer,
+        };
+        let body = taken.body.as_mut().expect("it was just taken");
+        let Poll::Ready(result) = body.as_mut().poll(cx) else { return Poll::Pending };
+        drop(taken.body.take());
         self.outcome.lock().result = Some(result);
         self.nudge();
         Poll::Ready(())
     }
 
     fn abandon(&self) {
-        let body = self.body.lock().take();
-        drop(body);
+        let former = std::mem::replace(&mut *self.stage.lock(), Stage::Gone);
+        drop(former);
+    }
+}
+
+impl<T> Job<T> {
+    /// The body, to be polled. If another queue has it, it is told; that one sees to the rest.
+    fn take<'a>(&'a self, waker: &'a Waker) -> std::result::Result<Taken<'a, T>, Poll<()>> {
+        let mut stage = self.stage.lock();
+        match std::mem::replace(&mut *stage, Stage::Polled(Meanwhile::Quiet)) {
+            Stage::Resting(body) => Ok(Taken { job: self, body: Some(body), waker }),
+            Stage::Polled(_) => {
+                *stage = Stage::Polled(Meanwhile::Woken);
+                Err(Poll::Pending)
+            }
+            Stage::Gone => {
+                *stage = Stage::Gone;
+                Err(Poll::Ready(()))
+            }
+        }
+    }
+}
+
+impl<T> Drop for Taken<'_, T> {
+    fn drop(&mut self) {
+        let mut stage = self.job.stage.lock();
+        let meanwhile = match (&*stage, self.body.take()) {
+            (Stage::Polled(meanwhile), Some(body)) => {
+                let meanwhile = *meanwhile;
+                *stage = Stage::Resting(body);
+                meanwhile
+            }
+            (Stage::Polled(_), None) => {
+                *stage = Stage::Gone;
+                Meanwhile::Quiet
+            }
+            // It was given up meanwhile; the body goes when the lock is free.
+            (_, body) => {
+                drop(stage);
+                drop(body);
+                return;
+            }
+        };
+        drop(stage);
+        if meanwhile == Meanwhile::Woken {
+            self.waker.wake_by_ref();
+        }
     }
 }
 
@@ -299,152 +378,4 @@ impl<T: Clone + Send + 'static, D: FnMut() -> bool + Unpin> Future for Until<T, 
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-    use std::future::poll_fn;
-
-    fn poll_once<F: Future + Unpin>(future: &mut F) -> Poll<F::Output> {
-        Pin::new(future).poll(&mut Context::from_waker(Waker::noop()))
-    }
-
-    #[test]
-    fn a_job_goes_on_although_nobody_waits() {
-        let jobs = Jobs::new(None);
-        let mut steps = 0;
-        let job = jobs.start(poll_fn(move |cx| {
-            steps += 1;
-            cx.waker().wake_by_ref();
-            if steps == 3 { Poll::Ready(steps) } else { Poll::Pending }
-        }));
-        for _ in 0..2 {
-            assert!(jobs.run());
-            assert_eq!(job.result(), None);
-        }
-        assert!(jobs.run());
-        assert_eq!(job.result(), Some(3));
-        assert_eq!(poll_once(&mut job.join()), Poll::Ready(3));
-    }
-
-    #[test]
-    fn a_job_that_two_queues_find_ended_takes_no_other_with_it() {
-        let jobs = Jobs::new(None);
-        let _first = jobs.start(async {});
-        let (key, waker) = {
-            let state = jobs.state.lock();
-            let (key, active) = state.active.iter().next().unwrap();
-            (key, active.waker.clone())
-        };
-        jobs.run();
-        let second = jobs.start(async {});
-        assert!(jobs.state.lock().active.contains(key), "the key is used again");
-        jobs.forget(key, &waker);
-        jobs.run();
-        assert_eq!(second.result(), Some(()));
-    }
-
-    #[test]
-    fn what_a_turn_leaves_is_told_to_the_other_queues() {
-        let event = Arc::new(EventFd::new().unwrap());
-        let jobs = Jobs::new(Some(event.clone()));
-        jobs.begin_turn();
-        let _job = jobs.start(async {});
-        assert_eq!(event.take(), 0, "the turn will see to it");
-        assert!(!jobs.end_turn());
-        assert_eq!(event.take(), 1);
-        jobs.begin_turn();
-        jobs.run();
-        assert!(jobs.end_turn());
-        assert_eq!(event.take(), 0);
-    }
-
-    #[test]
-    fn the_end_wakes_every_waiter_and_a_nudge_those_that_ask_for_less() {
-        let jobs = Jobs::new(None);
-        let step: Arc<Mutex<Option<Waker>>> = Arc::default();
-        let seen = step.clone();
-        let job = jobs.start(poll_fn(move |cx| match seen.lock().replace(cx.waker().clone()) {
-            None => Poll::Pending,
-            Some(_) => Poll::Ready(()),
-        }));
-        jobs.run();
-        let part = Arc::new(AtomicBool::new(false));
-        let asked = part.clone();
-        let mut until = job.until(move || asked.load(Ordering::SeqCst));
-        let mut join = job.join();
-        assert!(poll_once(&mut until).is_pending());
-        part.store(true, Ordering::SeqCst);
-        job.nudge();
-        assert!(poll_once(&mut until).is_ready());
-        assert!(poll_once(&mut join).is_pending());
-        let waker = step.lock().clone();
-        waker.unwrap().wake();
-        assert!(jobs.run());
-        assert!(poll_once(&mut join).is_ready());
-        assert!(!jobs.run(), "nothing is left");
-    }
-
-    /// A waker that looks at the job when it is dropped or called.
-    struct Foreign {
-        job: Arc<Job<()>>,
-        locked: Arc<AtomicUsize>,
-        ran: Arc<AtomicUsize>,
-    }
-
-    impl Foreign {
-        fn look(&self) {
-            self.ran.fetch_add(1, Ordering::SeqCst);
-            let locked = self.job.outcome.try_lock().is_none();
-            self.locked.fetch_add(usize::from(locked), Ordering::SeqCst);
-        }
-    }
-
-    impl Wake for Foreign {
-        fn wake(self: Arc<Self>) {
-            self.look();
-        }
-    }
-
-    impl Drop for Foreign {
-        fn drop(&mut self) {
-            self.look();
-        }
-    }
-
-    #[test]
-    fn wakers_are_called_and_dropped_outside_the_locks() {
-        let jobs = Jobs::new(None);
-        let job = jobs.start(async {});
-        let (locked, ran) = <(Arc<AtomicUsize>, Arc<AtomicUsize>)>::default();
-        let poll_foreign = |join: &mut Join<()>| {
-            let waker = Foreign { job: job.clone(), locked: locked.clone(), ran: ran.clone() };
-            Pin::new(join).poll(&mut Context::from_waker(&Waker::from(Arc::new(waker))))
-        };
-        let mut join = job.join();
-        assert!(poll_foreign(&mut join).is_pending());
-        assert!(poll_foreign(&mut join).is_pending());
-        assert_eq!(ran.load(Ordering::SeqCst), 1, "the former waker is dropped");
-        drop(join);
-        assert_eq!(ran.load(Ordering::SeqCst), 2, "so is that of a waiter that is dropped");
-        let mut join = job.join();
-        assert!(poll_foreign(&mut join).is_pending());
-        jobs.run();
-        assert_eq!(ran.load(Ordering::SeqCst), 4, "called and dropped");
-        assert!(poll_foreign(&mut join).is_ready());
-        assert_eq!((ran.load(Ordering::SeqCst), locked.load(Ordering::SeqCst)), (5, 0));
-    }
-
-    #[test]
-    fn an_abandoned_job_drops_what_it_held() {
-        let jobs = Jobs::new(None);
-        let held = Arc::new(());
-        let inside = held.clone();
-        let _job = jobs.start(async move {
-            std::future::pending::<()>().await;
-            drop(inside);
-        });
-        jobs.run();
-        assert_eq!(Arc::strong_count(&held), 2);
-        jobs.abandon();
-        assert_eq!(Arc::strong_count(&held), 1);
-    }
-}
+mod tests;

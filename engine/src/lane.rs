@@ -167,6 +167,12 @@ impl Lane {
         &self.shared.choice
     }
 
+    /// Ops in the slab, those whose outcome nobody has looked at included.
+    #[cfg(feature = "sim")]
+    pub(crate) fn held(&self) -> usize {
+        self.shared.state.lock().ops.len()
+    }
+
     pub(crate) fn kind(&self) -> LaneKind {
         self.shared.kind
     }

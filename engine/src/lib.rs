@@ -50,6 +50,8 @@ mod job;
 mod lane;
 mod memory;
 mod memory_disk;
+#[cfg(all(test, blkring_loom))]
+mod model;
 mod notify;
 mod op;
 mod pool;

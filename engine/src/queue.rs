@@ -3,6 +3,8 @@
 //! A turn of a queue is flat: reap completions, take in new requests, poll the tasks that were woken, send what they
 //! issued. Completions are collected before anything runs because of them.
 
+#[cfg(feature = "sim")]
+mod leftovers;
 mod options;
 mod ports;
 mod removal;

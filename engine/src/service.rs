@@ -129,6 +129,12 @@ impl Service {
         rest && !unsent
     }
 
+    /// Jobs that have not ended.
+    #[cfg(feature = "sim")]
+    pub(crate) fn jobs(&self) -> usize {
+        self.jobs.len()
+    }
+
     #[cfg(feature = "sim")]
     pub(crate) fn has_work(&self) -> bool {
         self.jobs.has_ready() || self.lane.has_unsent()

@@ -13,7 +13,8 @@ use crate::variant::{Variant, Variants};
 pub(crate) struct Wakeups {
     ready: Mutex<Vec<usize>>,
     /// Whether the queue will look at `ready` before it sleeps. Cleared by the queue *before* its last look, read by
-    /// wakers *after* adding: one of the two sees the other, so that no wake-up is lost.
+    /// wakers *after* adding: one of the two sees the other, so that no wake-up is lost. Only swapped, never stored to:
+    /// the model takes a store and a swap beside it for unordered.
     awake: AtomicBool,
     /// `None` for simulated queues, which never sleep.
     event: Option<EventFd>,
@@ -53,7 +54,7 @@ impl Wakeups {
 
     /// From here on wakers signal the event. Returns whether the queue may sleep: nothing is ready.
     pub(crate) fn lie_down(&self) -> bool {
-        self.awake.store(false, Ordering::SeqCst);
+        self.awake.swap(false, Ordering::SeqCst);
         self.ready.lock().is_empty()
     }
 
@@ -63,7 +64,7 @@ impl Wakeups {
     }
 
     pub(crate) fn get_up(&self) {
-        self.awake.store(true, Ordering::SeqCst);
+        self.awake.swap(true, Ordering::SeqCst);
     }
 }
 
@@ -89,7 +90,8 @@ impl TaskWaker {
 
     /// The task is about to be polled: wake-ups from here on count again.
     pub(crate) fn rearm(&self) {
-        self.queued.store(false, Ordering::SeqCst);
+        // A swap: the poll sees what a waker did before it found the task queued already. A store would not say so.
+        self.queued.swap(false, Ordering::SeqCst);
     }
 }
 

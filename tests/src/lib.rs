@@ -37,4 +37,5 @@ pub mod tidy;
 pub mod tools;
 mod trace;
 pub mod twins;
+pub mod worlds;
 pub mod write_log;

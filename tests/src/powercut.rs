@@ -24,11 +24,11 @@
 
 mod config;
 mod hunt;
-mod judge;
-mod make;
-mod model;
+pub(crate) mod judge;
+pub(crate) mod make;
+pub(crate) mod model;
 mod run;
-mod script;
+pub(crate) mod script;
 mod states;
 
 pub use config::{Base, Config, Errors, FreeSpace, Growth, Packed, Past};

@@ -82,6 +82,7 @@ pub(crate) fn steps(place: &Place) -> Vec<Step> {
             action: Action::Build(cargo("check --workspace --all-features --benches")),
         },
         Step { name: LOOM.into(), action: loom(place) },
+        Step { name: "wake-ups".into(), action: Action::Tests(wake_ups(place)) },
         Step { name: "publish".into(), action: Action::Publish(publish(place)) },
     ]);
     steps
@@ -165,16 +166,28 @@ fn publish(place: &Place) -> Cargo {
     command
 }
 
-/// In a target directory of its own: the flag would rebuild everything twice otherwise.
+/// The flag would rebuild everything twice in the target directory of the others.
 fn loom(place: &Place) -> Action {
     let test = "tracker/tests/loom.rs";
     if !place.root.join(test).exists() {
         return Action::Absent(format!("{test} does not exist"));
     }
-    let mut command = cargo("test --package blkring-tracker --test loom --release");
-    command.env.push(("RUSTFLAGS", "--cfg blkring_loom".to_owned()));
-    command.env.push(("CARGO_TARGET_DIR", place.target.join(LOOM).display().to_string()));
-    Action::Tests(command)
+    Action::Tests(model(place, "--package blkring-tracker --test loom", LOOM))
+}
+
+/// The model of how queues and jobs are woken, which the engine keeps among its unit tests.
+fn wake_ups(place: &Place) -> Cargo {
+    let mut command = model(place, "--package blkring-engine --lib", LOOM);
+    command.args.push("model::".to_owned());
+    command
+}
+
+/// Tests with the locks and atomics of a model checker, in a target directory of their own.
+fn model(place: &Place, tests: &str, checker: &str) -> Cargo {
+    let mut command = cargo(&format!("test {tests} --release"));
+    command.env.push(("RUSTFLAGS", format!("--cfg blkring_{checker}")));
+    command.env.push(("CARGO_TARGET_DIR", place.target.join(checker).display().to_string()));
+    command
 }
 
 #[cfg(test)]

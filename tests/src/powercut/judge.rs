@@ -24,22 +24,22 @@ const FINDINGS: usize = 3;
 const BEYOND: u64 = 640;
 
 /// The numbers of requests after a power cut begin here: they are told from those before.
-pub(super) const AFTER: u64 = 1 << 24;
+pub(crate) const AFTER: u64 = 1 << 24;
 
 /// What is to hold after a power cut.
-pub(super) struct Law<'a> {
-    pub(super) config: &'a Config,
-    pub(super) model: &'a Model,
+pub(crate) struct Law<'a> {
+    pub(crate) config: &'a Config,
+    pub(crate) model: &'a Model,
     /// What each snapshot holds.
-    pub(super) snapshots: &'a [Vec<Token>],
+    pub(crate) snapshots: &'a [Vec<Token>],
     /// Leaked clusters at most.
-    pub(super) leaks: u64,
+    pub(crate) leaks: u64,
     /// Sectors that the disk may have.
-    pub(super) sectors: RangeInclusive<u64>,
+    pub(crate) sectors: RangeInclusive<u64>,
 }
 
 /// Checks the structures of the image: no corruption. How many clusters are leaked.
-pub(super) fn check_structure(disk: &SimDisk, config: &Config) -> Result<u64, String> {
+pub(crate) fn check_structure(disk: &SimDisk, config: &Config) -> Result<u64, String> {
     let mut file = disk.contents(IMAGE);
     run_check(&file, config)?;
     // Counts of clusters beyond the end of the file are leaks as well: the file may grow again.
@@ -90,7 +90,7 @@ fn judge_snapshots(
 
 impl Law<'_> {
     /// Judges one state.
-    pub(super) fn judge(&self, after: &SimDisk, rng: &mut Rng) -> Result<(), String> {
+    pub(crate) fn judge(&self, after: &SimDisk, rng: &mut Rng) -> Result<(), String> {
         let leaks = check_structure(after, self.config)?;
         if leaks > self.leaks {
             return Err(format!("I5: {leaks} clusters leaked, {} at most", self.leaks));
@@ -218,7 +218,7 @@ fn note(model: &mut Model, effect: &Effect, number: u64) {
 
 /// How many sectors a driver that knows nothing of what was before sees, and what it reads in every sector. Those that
 /// the disk does not have yet are zeros.
-pub(super) fn contents(
+pub(crate) fn contents(
     disk: &SimDisk,
     config: &Config,
 ) -> Result<(u64, Vec<Result<Token, Token>>), String> {

@@ -17,7 +17,7 @@ use super::run::Packer;
 use crate::snapshots;
 
 /// The image.
-pub(super) const IMAGE: &str = "image";
+pub(crate) const IMAGE: &str = "image";
 const BASE: &str = "base";
 
 /// What every sector of a backing file with bytes is filled with.
@@ -27,9 +27,9 @@ const BASE_TOKEN: Token = 0xaaaa_aaaa_aaaa_aaaa;
 const GARBAGE: u64 = 24;
 
 /// Opens files of a simulated disk.
-pub(super) struct SimOpener {
-    pub(super) disk: SimDisk,
-    pub(super) alignment: u64,
+pub(crate) struct SimOpener {
+    pub(crate) disk: SimDisk,
+    pub(crate) alignment: u64,
 }
 
 impl Opener for SimOpener {
@@ -45,7 +45,7 @@ impl Opener for SimOpener {
 }
 
 /// Opens the image of a world on its first queue.
-pub(super) fn open(
+pub(crate) fn open(
     world: &mut World,
     config: &Config,
     options: ImageOptions,
@@ -71,16 +71,16 @@ fn open_file(
 }
 
 /// What a case begins with.
-pub(super) struct Made {
-    pub(super) disk: SimDisk,
+pub(crate) struct Made {
+    pub(crate) disk: SimDisk,
     /// What the guest sees in each sector.
-    pub(super) tokens: Vec<Token>,
+    pub(crate) tokens: Vec<Token>,
     /// The same for each snapshot.
-    pub(super) snapshots: Vec<Vec<Token>>,
+    pub(crate) snapshots: Vec<Vec<Token>>,
 }
 
 /// Makes the disk of a case. What the image has been through is drawn from a generator of its own.
-pub(super) fn make(config: &Config, rng: &mut Rng, past: &mut Rng) -> Made {
+pub(crate) fn make(config: &Config, rng: &mut Rng, past: &mut Rng) -> Made {
     let disk = SimDisk::new(config.kernel);
     let index = |sectors| usize::try_from(sectors).expect("the disks here are small");
     let (sectors, first) = (index(config.sectors()), index(config.first_sectors()));

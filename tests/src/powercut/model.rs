@@ -11,16 +11,16 @@ use std::ops::Range;
 use blkring_engine::sim::Rng;
 
 /// Bytes of a sector of the guest.
-pub(super) const SECTOR: u64 = 512;
+pub(crate) const SECTOR: u64 = 512;
 
 /// What a sector is filled with: it begins with its token, and the rest follows from that. 0 is zeros.
-pub(super) type Token = u64;
+pub(crate) type Token = u64;
 
 /// Counts submissions and answers.
-pub(super) type Time = u64;
+pub(crate) type Time = u64;
 
 #[derive(Debug, Clone)]
-pub(super) struct Version {
+pub(crate) struct Version {
     token: Token,
     submitted: Time,
     /// When it was answered.
@@ -46,21 +46,21 @@ impl Version {
 
 /// Whether a request succeeded, and how.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Answer {
+pub(crate) enum Answer {
     Failed,
     Written,
     Durable,
 }
 
 #[derive(Debug, Clone)]
-pub(super) struct Model {
+pub(crate) struct Model {
     sectors: Vec<Vec<Version>>,
     now: Time,
 }
 
 impl Model {
     /// A disk whose content is durable.
-    pub(super) fn new(tokens: &[Token]) -> Self {
+    pub(crate) fn new(tokens: &[Token]) -> Self {
         let durable = |&token: &Token| {
             vec![Version {
                 token,
@@ -74,13 +74,13 @@ impl Model {
     }
 
     /// The time of an event that happens now.
-    pub(super) fn tick(&mut self) -> Time {
+    pub(crate) fn tick(&mut self) -> Time {
         self.now += 1;
         self.now
     }
 
     /// A request that writes `token(sector)` to these sectors is submitted.
-    pub(super) fn submit(&mut self, sectors: Range<usize>, token: impl Fn(usize) -> Token) -> Time {
+    pub(crate) fn submit(&mut self, sectors: Range<usize>, token: impl Fn(usize) -> Token) -> Time {
         let now = self.tick();
         for sector in sectors {
             self.sectors[sector].push(Version {
@@ -95,7 +95,7 @@ impl Model {
     }
 
     /// The request that was submitted at `submitted` is answered.
-    pub(super) fn answer(&mut self, sectors: Range<usize>, submitted: Time, answer: Answer) {
+    pub(crate) fn answer(&mut self, sectors: Range<usize>, submitted: Time, answer: Answer) {
         let now = self.tick();
         for sector in sectors {
             let versions = &mut self.sectors[sector];
@@ -111,8 +111,16 @@ impl Model {
         }
     }
 
+    /// The request that was submitted at `submitted` was given up before it did anything.
+    pub(crate) fn undo(&mut self, sectors: Range<usize>, submitted: Time) {
+        self.tick();
+        for sector in sectors {
+            self.sectors[sector].retain(|version| version.submitted != submitted);
+        }
+    }
+
     /// A flush that was submitted at `submitted` has succeeded.
-    pub(super) fn flushed(&mut self, submitted: Time) {
+    pub(crate) fn flushed(&mut self, submitted: Time) {
         self.tick();
         for versions in &mut self.sectors {
             for version in versions.iter_mut() {
@@ -126,12 +134,12 @@ impl Model {
     }
 
     /// Whether a power cut now may leave this in a sector.
-    pub(super) fn allows(&self, sector: usize, token: Token) -> bool {
+    pub(crate) fn allows(&self, sector: usize, token: Token) -> bool {
         self.sectors[sector].iter().any(|version| !version.buried && version.token == token)
     }
 
     /// Whether a read that was submitted at `submitted` and is answered now may show this in a sector.
-    pub(super) fn shows(&self, sector: usize, token: Token, submitted: Time) -> bool {
+    pub(crate) fn shows(&self, sector: usize, token: Token, submitted: Time) -> bool {
         let versions = &self.sectors[sector];
         let replaced = |version: &Version| {
             versions.iter().any(|newer| {
@@ -144,21 +152,21 @@ impl Model {
     }
 
     /// Forgets what no power cut can bring back. Not while a read is under way.
-    pub(super) fn compact(&mut self) {
+    pub(crate) fn compact(&mut self) {
         for versions in &mut self.sectors {
             versions.retain(|version| !version.buried);
         }
     }
 
     /// How many clusters have a version that is not durable.
-    pub(super) fn open_clusters(&self, sectors_per_cluster: usize) -> u64 {
+    pub(crate) fn open_clusters(&self, sectors_per_cluster: usize) -> u64 {
         let open = |version: &Version| !version.buried && version.state != State::Durable;
         let clusters = self.sectors.chunks(sectors_per_cluster);
         clusters.filter(|cluster| cluster.iter().flatten().any(open)).count() as u64
     }
 
     /// The versions of a sector, for a report.
-    pub(super) fn history(&self, sector: usize) -> String {
+    pub(crate) fn history(&self, sector: usize) -> String {
         let lines = self.sectors[sector].iter().map(|version| {
             let Version { token, submitted, answered, state, buried } = version;
             let end = answered.map_or("-".to_owned(), |end| end.to_string());
@@ -182,7 +190,7 @@ fn bury(versions: &mut [Version]) {
 }
 
 /// The token of a write, or that of what was there before.
-pub(super) fn token(request: u64, sector: usize) -> Token {
+pub(crate) fn token(request: u64, sector: usize) -> Token {
     request << 16 | (sector as u64 & 0xffff)
 }
 
@@ -190,12 +198,12 @@ pub(super) fn token(request: u64, sector: usize) -> Token {
 const PACKED: Token = 0xcccc << 48;
 
 /// The token of a compressed write: its sectors are filled so that they compress differently well.
-pub(super) fn packed_token(request: u64, sector: usize) -> Token {
+pub(crate) fn packed_token(request: u64, sector: usize) -> Token {
     token(request, sector) | PACKED
 }
 
 /// A token as text.
-pub(super) fn name(token: Token) -> String {
+pub(crate) fn name(token: Token) -> String {
     match token {
         0 => "zeros".to_owned(),
         token if is_packed(token) => format!("compressed {}", name(token ^ PACKED)),
@@ -205,7 +213,7 @@ pub(super) fn name(token: Token) -> String {
 }
 
 /// What a sector is filled with; `Err` with its first bytes if it is not filled evenly.
-pub(super) fn read_token(sector: &[u8]) -> Result<Token, Token> {
+pub(crate) fn read_token(sector: &[u8]) -> Result<Token, Token> {
     let (words, _) = sector.as_chunks::<8>();
     let first = u64::from_le_bytes(words[0]);
     if *sector == fill(first) { Ok(first) } else { Err(first) }
@@ -216,7 +224,7 @@ fn is_packed(token: Token) -> bool {
 }
 
 /// The bytes of a sector.
-pub(super) fn fill(token: Token) -> [u8; SECTOR as usize] {
+pub(crate) fn fill(token: Token) -> [u8; SECTOR as usize] {
     let mut bytes = [0; SECTOR as usize];
     let (words, _) = bytes.as_chunks_mut::<8>();
     words.iter_mut().for_each(|word| *word = token.to_le_bytes());

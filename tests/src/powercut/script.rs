@@ -10,17 +10,17 @@ use super::config::{Config, Growth};
 use super::model::{SECTOR, Token, fill, token};
 
 /// A request, and what it does to the sectors of the guest.
-pub(super) struct Step {
-    pub(super) request: Request,
+pub(crate) struct Step {
+    pub(crate) request: Request,
     /// For a read: where its bytes come.
-    pub(super) mem: Option<IoMem>,
-    pub(super) effect: Effect,
-    pub(super) text: String,
+    pub(crate) mem: Option<IoMem>,
+    pub(crate) effect: Effect,
+    pub(crate) text: String,
 }
 
 /// What a request changes.
 #[derive(Debug, Clone)]
-pub(super) enum Effect {
+pub(crate) enum Effect {
     /// Nothing.
     Read(Range<usize>),
     /// These sectors.
@@ -33,10 +33,10 @@ pub(super) enum Effect {
 
 /// What a guest knows of its disk.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct Guest<'a> {
-    pub(super) config: &'a Config,
+pub(crate) struct Guest<'a> {
+    pub(crate) config: &'a Config,
     /// Sectors that it has now.
-    pub(super) sectors: u64,
+    pub(crate) sectors: u64,
 }
 
 impl Guest<'_> {
@@ -58,7 +58,7 @@ impl Guest<'_> {
 }
 
 /// Draws the request with this number.
-pub(super) fn draw(rng: &mut Rng, config: Guest<'_>, number: u64) -> Step {
+pub(crate) fn draw(rng: &mut Rng, config: Guest<'_>, number: u64) -> Step {
     match rng.below(20) {
         0..=8 => write(rng, config, number, Flags::empty()),
         9 | 10 => write(rng, config, number, Flags::FUA),
@@ -103,7 +103,7 @@ fn bytes(sectors: &Range<usize>) -> (u64, u64) {
     (sectors.start as u64 * SECTOR, sectors.len() as u64 * SECTOR)
 }
 
-fn write(rng: &mut Rng, config: Guest<'_>, number: u64, flags: Flags) -> Step {
+pub(crate) fn write(rng: &mut Rng, config: Guest<'_>, number: u64, flags: Flags) -> Step {
     let sectors = range(rng, config);
     let text = format!("write {sectors:?} {flags:?}");
     let content: Vec<u8> = sectors.clone().flat_map(|s| fill(token(number, s))).collect();
@@ -113,10 +113,15 @@ fn write(rng: &mut Rng, config: Guest<'_>, number: u64, flags: Flags) -> Step {
 
 /// Memory with this content, aligned or not.
 fn memory(rng: &mut Rng, content: &[u8]) -> IoMem {
-    if rng.one_in(2) { IoMem::aligned(content) } else { IoMem::from(content.to_vec()) }
+    if rng.one_in(2) {
+        return IoMem::aligned(content);
+    }
+    // Not by chance: where an allocator puts things is no part of a seed.
+    const OFF: usize = 8;
+    IoMem::aligned(&[&[0; OFF], content].concat()).slice(OFF..OFF + content.len())
 }
 
-fn zero(rng: &mut Rng, config: Guest<'_>, flags: Flags) -> Step {
+pub(crate) fn zero(rng: &mut Rng, config: Guest<'_>, flags: Flags) -> Step {
     let sectors = range(rng, config);
     let text = format!("zero {sectors:?} {flags:?}");
     let (offset, len) = bytes(&sectors);
@@ -124,7 +129,7 @@ fn zero(rng: &mut Rng, config: Guest<'_>, flags: Flags) -> Step {
     Step { request, mem: None, effect: Effect::Zero(sectors), text }
 }
 
-fn discard(rng: &mut Rng, config: Guest<'_>) -> Step {
+pub(crate) fn discard(rng: &mut Rng, config: Guest<'_>) -> Step {
     let per_cluster = index(config.per_cluster());
     let all = 0..index(config.sectors);
     let mut sectors = if rng.one_in(8) { all.clone() } else { range(rng, config) };
@@ -141,7 +146,7 @@ fn discard(rng: &mut Rng, config: Guest<'_>) -> Step {
     Step { request: Request::discard(offset, len), mem: None, effect, text }
 }
 
-fn read(rng: &mut Rng, config: Guest<'_>) -> Step {
+pub(crate) fn read(rng: &mut Rng, config: Guest<'_>) -> Step {
     let sectors = range(rng, config);
     let text = format!("read {sectors:?}");
     let (offset, len) = bytes(&sectors);
@@ -150,14 +155,14 @@ fn read(rng: &mut Rng, config: Guest<'_>) -> Step {
     Step { request, mem: Some(mem), effect: Effect::Read(sectors), text }
 }
 
-fn flush() -> Step {
+pub(crate) fn flush() -> Step {
     let text = "flush".to_owned();
     Step { request: Request::flush(), mem: None, effect: Effect::Flush, text }
 }
 
 impl Effect {
     /// Whether it changes anything or makes it durable.
-    pub(super) fn needs_disk(&self) -> bool {
+    pub(crate) fn needs_disk(&self) -> bool {
         match self {
             Effect::Write(sectors) | Effect::Zero(sectors) => !sectors.is_empty(),
             Effect::Flush => true,
@@ -166,7 +171,7 @@ impl Effect {
     }
 
     /// The sectors that it changes, and to what.
-    pub(super) fn changes(&self, number: u64) -> Option<(Range<usize>, impl Fn(usize) -> Token)> {
+    pub(crate) fn changes(&self, number: u64) -> Option<(Range<usize>, impl Fn(usize) -> Token)> {
         let (sectors, writes) = match self {
             Effect::Write(sectors) => (sectors, true),
             Effect::Zero(sectors) => (sectors, false),
