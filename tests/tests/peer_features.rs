@@ -209,7 +209,7 @@ fn a_check_locks_the_chain() {
     let held = |image: &str, checks: &str| {
         // The one who holds it says when it does, and ends with its input.
         format!(
-            "qemu-img create -q -f qcow2 -b over -F qcow2 top; mkfifo go; qemu-io {image} <go >said & exec 3>go; \
+            "qemu-img create -q -f qcow2 -b over -F qcow2 top; mkfifo go; : >said; qemu-io {image} <go >>said & exec 3>go; \
              echo length >&3; until grep -q iB said; do sleep 0.02; done; {checks}; exec 3>&-; wait"
         )
     };
