@@ -3,7 +3,7 @@
 use std::io;
 use std::time::{Duration, Instant};
 
-use blkring_engine::{BackendError, Disk, Flags, IoError, Queue};
+use blkring_engine::{BackendError, Choice, Disk, Flags, IoError, Queue};
 use crossbeam::channel::{Receiver, Sender, bounded};
 
 use crate::pattern::Difference;
@@ -45,6 +45,8 @@ pub struct Settings {
     pub flush_interval: Option<u64>,
     /// How writes are done.
     pub write_flags: Flags,
+    /// What the queues are done by.
+    pub backend: Choice,
 }
 
 /// A part of the job.

@@ -72,7 +72,8 @@ impl<'a> Worker<'a> {
         last: &'a [u32],
     ) -> Result<Self, JobError> {
         // Room for flushes beside the requests.
-        let options = QueueOptions::with_requests(settings.depth.saturating_mul(2));
+        let options = QueueOptions::with_requests(settings.depth.saturating_mul(2))
+            .backend(settings.backend.clone());
         let mut queue = QueueSeed::new(options)?.start()?;
         let disk = subject.attach(&mut queue)?;
         let pool = BufferPool::new(usize::MAX);

@@ -9,8 +9,8 @@ use blkring_bench::job::{self, Counters, JobError, Phase, Settings, Subject};
 use blkring_bench::plan::{BLOCK, Plan, STRIDE};
 use blkring_bench::verify::{seal, verify};
 use blkring_engine::{
-    Action, Context, Disk, Flags, IoError, Operation, Queue, QueueOptions, QueueSeed, RawDisk,
-    Request, Result, Service, Storage, Target, Topology,
+    Action, Choice, Context, Disk, Flags, IoError, Operation, Queue, QueueOptions, QueueSeed,
+    RawDisk, Request, Result, Service, Storage, Target, Topology,
 };
 
 const SIZE: u64 = 32 * STRIDE;
@@ -29,7 +29,13 @@ fn plan() -> Plan {
 }
 
 fn settings() -> Settings {
-    Settings { depth: 8, reads: 1000, flush_interval: Some(100), write_flags: Flags::empty() }
+    Settings {
+        depth: 8,
+        reads: 1000,
+        flush_interval: Some(100),
+        write_flags: Flags::empty(),
+        backend: Choice::Ring,
+    }
 }
 
 fn queue() -> Queue {

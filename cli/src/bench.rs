@@ -9,6 +9,7 @@ use std::process::ExitCode;
 use blkring_qcow2::AllocPolicy;
 use clap::Args;
 
+use crate::backend;
 use crate::failure::Failure;
 use crate::name::{self, Name};
 use crate::number::counts;
@@ -42,9 +43,10 @@ pub struct Options {
     /// How new clusters of a qcow2 image get their zeros: ahead or per-allocation.
     #[arg(long, value_name = "POLICY", default_value = "ahead", value_parser = policy)]
     policy: AllocPolicy,
-    /// Kind of asynchronous I/O: threads, native or io_uring. Accepted for scripts; all run on io_uring.
-    #[arg(short = 'i', long, value_name = "AIO", default_value = "io_uring", value_parser = aio)]
-    aio: Aio,
+    /// Kind of asynchronous I/O: threads, or io_uring, or native, which is io_uring too and needs a cache mode of
+    /// direct I/O. By default io_uring, and threads where there is none.
+    #[arg(short = 'i', long, value_name = "AIO", value_parser = aio)]
+    aio: Option<Aio>,
     /// The same as -i native.
     #[arg(short = 'n', long)]
     native: bool,
@@ -59,6 +61,7 @@ pub struct Options {
 
 /// Runs the command.
 pub fn run(options: &Options) -> Result<ExitCode, Failure> {
+    backend::ask_for(if options.native { Some(Aio::Native) } else { options.aio });
     let main_job = options.source.is_empty() && name::own() == Name::Blkring;
     match &options.job.verify {
         Some(image) => main_job::verify(image, options)?,

@@ -3,9 +3,10 @@
 use std::ffi::OsString;
 use std::process::ExitCode;
 
-use blkring_engine::{Disk, IoError, IoMem, Queue, QueueOptions, QueueSeed, Request};
+use blkring_engine::{Disk, IoError, IoMem, Queue, QueueOptions, Request};
 use clap::Args;
 
+use crate::backend;
 use crate::convert::zeros::{first_difference, first_nonzero};
 use crate::disk::{AnyDisk, Opening};
 use crate::failure::Failure;
@@ -71,7 +72,7 @@ pub fn run(options: &Options) -> Result<ExitCode, Failure> {
     let cache = cache_mode(&options.cache).map_err(|_| {
         cannot_open(Failure::Usage(format!("Invalid source cache option: {}", options.cache)))
     })?;
-    let mut queue = QueueSeed::new(QueueOptions::default())?.start()?;
+    let mut queue = backend::queue(QueueOptions::default())?;
     let opening = Opening { cache, share: Share::of(options.force_share), ..Opening::read_only() };
     let mut side = |word, format: &Option<String>| {
         let name = ImageName::parse(word, Syntax::of(options.image_opts), format.as_deref())?;

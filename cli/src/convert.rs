@@ -22,7 +22,7 @@ use std::ops::Range;
 use std::process::ExitCode;
 use std::rc::Rc;
 
-use blkring_engine::{Cache, Queue, QueueOptions, QueueSeed};
+use blkring_engine::{Cache, Queue, QueueOptions};
 
 use compressors::Compressors;
 use copy::{Helpers, Manner, Target};
@@ -36,6 +36,7 @@ use write_back::WriteBack;
 pub use error::CopyError;
 pub use options::{Options, Order};
 
+use crate::backend;
 use crate::disk::{AnyDisk, Opening};
 use crate::failure::Failure;
 use crate::name::complain;
@@ -97,7 +98,7 @@ pub fn run(options: &Options) -> Result<ExitCode, Failure> {
 
 /// Copies a part of the source.
 pub fn part(order: &Order, window: Window) -> Result<ExitCode, Failure> {
-    let mut queue = QueueSeed::new(QueueOptions::with_requests(REQUESTS))?.start()?;
+    let mut queue = backend::queue(QueueOptions::with_requests(REQUESTS))?;
     let mut images = Vec::new();
     for name in &order.sources {
         let opening = Opening {

@@ -92,7 +92,7 @@ struct Ways {
     /// The same as -i native.
     #[arg(short = 'k', long)]
     native_aio: bool,
-    /// threads, native or io_uring: all of them run on io_uring here.
+    /// threads, or io_uring, or native, which is io_uring too. By default io_uring, and threads where there is none.
     #[arg(short = 'i', long, value_name = "MODE", value_parser = aio_option)]
     aio: Option<Aio>,
     /// Discards: unmap, or ignore.
@@ -150,7 +150,6 @@ impl Options {
             let text = "--image-opts and -f are mutually exclusive";
             return Err(Failure::Usage(text.to_owned()));
         }
-        let aio = if ways.native_aio { Aio::Native } else { Aio::Threads };
         Ok(Wish {
             path,
             syntax: Syntax::of(image.image_opts),
@@ -159,7 +158,7 @@ impl Options {
             access: if image.read_only { Access::ReadOnly } else { Access::ReadWrite },
             share: Share::of(image.force_share),
             cache: if ways.nocache { CacheMode::None } else { ways.cache },
-            aio: ways.aio.unwrap_or(aio),
+            aio: ways.aio.or(ways.native_aio.then_some(Aio::Native)),
             discard: ways.discard.unwrap_or_default(),
             overlay: Overlay::from(image.snapshot),
             copy_on_read: CopyOnRead::from(ways.copy_on_read),

@@ -7,6 +7,7 @@
 mod say;
 
 mod arguments;
+mod backend;
 mod bench;
 mod bytes;
 mod chain;

@@ -5,9 +5,10 @@ use std::io::{self, BufWriter, Write};
 use std::process::ExitCode;
 use std::sync::Arc;
 
-use blkring_engine::{Queue, QueueOptions, QueueSeed};
+use blkring_engine::{Queue, QueueOptions};
 use clap::Args;
 
+use crate::backend;
 use crate::disk::{AnyDisk, Opening};
 use crate::failure::Failure;
 use crate::number::sizes;
@@ -39,7 +40,7 @@ pub struct Options {
 /// Runs the command.
 pub fn run(options: &Options) -> Result<ExitCode, Failure> {
     let name = options.source.name()?;
-    let mut queue = QueueSeed::new(QueueOptions::default())?.start()?;
+    let mut queue = backend::queue(QueueOptions::default())?;
     let opening = Opening { share: options.source.share(), ..Opening::read_only() };
     let disk = AnyDisk::open(&mut queue, &name, opening)?;
     disk.attach(&mut queue)?;

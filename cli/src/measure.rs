@@ -4,11 +4,12 @@ use std::ffi::OsString;
 use std::path::Path;
 use std::process::ExitCode;
 
-use blkring_engine::{Queue, QueueOptions, QueueSeed};
+use blkring_engine::{Queue, QueueOptions};
 use blkring_qcow2::{Bitmap, Preallocation, Version};
 use clap::Args;
 use serde::Serialize;
 
+use crate::backend;
 use crate::chain::Member;
 use crate::create::option_list::OptionList;
 use crate::disk::{AnyDisk, Opening};
@@ -143,7 +144,7 @@ impl Source {
         let syntax = Syntax::of(options.image_opts);
         let snapshot = options.snapshot.as_deref().map(snapshots::key).transpose()?;
         let name = ImageName::parse(file, syntax, options.format.as_deref())?.of_snapshot(snapshot);
-        let mut queue = QueueSeed::new(QueueOptions::default())?.start()?;
+        let mut queue = backend::queue(QueueOptions::default())?;
         let opening = Opening { share: Share::of(options.force_share), ..Opening::read_only() };
         let image = AnyDisk::open(&mut queue, &name, opening)?;
         image.attach(&mut queue)?;

@@ -131,12 +131,12 @@ pub fn cache_mode(word: &str) -> Result<CacheMode, String> {
     }
 }
 
-/// The kind of asynchronous I/O that was asked for. All of them run on the ring here.
+/// The kind of asynchronous I/O that was asked for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Aio {
     /// A pool of threads.
     Threads,
-    /// Linux AIO.
+    /// The asynchronous I/O of the kernel: Linux AIO elsewhere, the ring here.
     Native,
     /// io_uring.
     IoUring,

@@ -4,10 +4,11 @@ use std::ffi::OsString;
 use std::process::ExitCode;
 use std::sync::Arc;
 
-use blkring_engine::{Access, Flags, IoError, Queue, QueueOptions, QueueSeed, Storage};
+use blkring_engine::{Access, Flags, IoError, Queue, QueueOptions, Storage};
 use blkring_qcow2::{Image, Preallocation, Version};
 use clap::Args;
 
+use crate::backend;
 use crate::disk::{AnyDisk, Opening, RawClaim};
 use crate::failure::Failure;
 use crate::image_name::{ImageName, Syntax};
@@ -59,7 +60,7 @@ pub fn run(options: &Options) -> Result<ExitCode, Failure> {
     let preallocation = preallocation(options.preallocation.as_deref().unwrap_or("off"))?;
     let change = change(&word)?;
     let name = ImageName::parse(file, Syntax::of(options.image_opts), options.format.as_deref())?;
-    let mut queue = QueueSeed::new(QueueOptions::default())?.start()?;
+    let mut queue = backend::queue(QueueOptions::default())?;
     let image = AnyDisk::open(
         &mut queue,
         &name,

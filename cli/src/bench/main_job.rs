@@ -6,11 +6,12 @@ use std::path::{Path, PathBuf};
 use blkring_bench::job::{self, Counters, JobError, Settings, Subject};
 use blkring_bench::plan::Plan;
 use blkring_bench::{table, verify as verification};
-use blkring_engine::{Access, Disk, Queue, QueueOptions, QueueSeed};
+use blkring_engine::{Access, Disk, Queue, QueueOptions};
 use blkring_qcow2::CreateOptions;
 use clap::Args;
 
 use super::place;
+use crate::backend;
 use crate::disk::{AnyDisk, Opening};
 use crate::failure::Failure;
 use crate::image_name::ImageName;
@@ -153,7 +154,7 @@ fn verified(name: &ImageName, opening: Opening) -> Result<(Plan, job::PhaseRepor
 }
 
 fn queue() -> Result<Queue, Failure> {
-    Ok(QueueSeed::new(QueueOptions::default())?.start()?)
+    backend::queue(QueueOptions::default())
 }
 
 fn create(path: &Path, format: Format, size: u64) -> Result<(), Failure> {
@@ -184,6 +185,7 @@ fn settings(all: &super::Options, cache: CacheMode) -> Settings {
         reads: all.job.reads,
         flush_interval: (flush_interval > 0 && cache.flushes()).then_some(flush_interval),
         write_flags: cache.write_flags(),
+        backend: backend::choice(),
     }
 }
 

@@ -1,11 +1,12 @@
 //! `blkring bench FILE`: what `qemu-img bench` does, on one queue.
 
 use blkring_bench::stream::{Direction, Drain, FlushEvery, Stream};
-use blkring_engine::{Access, BufferPool, Cache, Flags, IoMem, LaneCounts, Queue, QueueSeed};
+use blkring_engine::{Access, BufferPool, Cache, Flags, IoMem, LaneCounts, Queue};
 
 use clap::Args;
 
 use super::I31;
+use crate::backend;
 use crate::disk::{AnyDisk, Opening};
 use crate::failure::Failure;
 use crate::number::{counts, sizes};
@@ -50,7 +51,6 @@ pub(super) struct Options {
 
 /// All of it: what was given, and what is so by default.
 struct Run<'a> {
-    all: &'a super::Options,
     own: &'a Options,
     cache: CacheMode,
     depth: u64,
@@ -60,7 +60,6 @@ struct Run<'a> {
 pub(super) fn run(all: &super::Options) -> Result<(), Failure> {
     let name = all.source.name()?;
     let options = &Run {
-        all,
         own: &all.stream,
         cache: all.cache.unwrap_or(CacheMode::Writeback),
         depth: all.depth.unwrap_or(64),
@@ -69,10 +68,10 @@ pub(super) fn run(all: &super::Options) -> Result<(), Failure> {
     check(options)?;
     let stream = stream(options);
     let access = if options.own.write { Access::ReadWrite } else { Access::ReadOnly };
-    let mut queue = QueueSeed::new(stream.queue_options())?.start()?;
+    let mut queue = backend::queue(stream.queue_options())?;
     let (cache, policy, share) = (options.cache, all.policy, all.source.share());
     let opening = Opening { access, cache, policy, share, ..Opening::read_only() };
-    if asked(all) == Aio::Native && cache.cache() != Cache::Direct {
+    if backend::asked() == Some(Aio::Native) && cache.cache() != Cache::Direct {
         return Err(Failure::open(&name, Reason::native_needs_direct()));
     }
     let image = AnyDisk::open(&mut queue, &name, opening)?;
@@ -82,14 +81,9 @@ pub(super) fn run(all: &super::Options) -> Result<(), Failure> {
     println!("Run completed in {:.3} seconds.", taken.as_secs_f64());
     image.close(&mut queue)?;
     if options.own.stats {
-        print_statistics(&queue, &image, options);
+        print_statistics(&queue, &image);
     }
     Ok(())
-}
-
-/// What the I/O was asked to run on.
-fn asked(all: &super::Options) -> Aio {
-    if all.native { Aio::Native } else { all.aio }
 }
 
 fn check(options: &Run<'_>) -> Result<(), Failure> {
@@ -150,9 +144,11 @@ fn announce(stream: &Stream, options: &Run<'_>) {
     }
 }
 
-fn print_statistics(queue: &Queue, image: &AnyDisk, options: &Run<'_>) {
-    println!("aio: io_uring ({} was asked for)", asked(options.all).name());
-    println!("ring: {}", queue.ring_flags().unwrap_or_default());
+fn print_statistics(queue: &Queue, image: &AnyDisk) {
+    println!("aio: {}", backend::description(&queue.backend()));
+    if let Some(flags) = queue.ring_flags() {
+        println!("ring: {flags}");
+    }
     println!("enters: {}", queue.enters());
     print_counts("ring entries", queue.counts());
     if let AnyDisk::Qcow2(_) = image {

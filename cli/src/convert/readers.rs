@@ -9,6 +9,7 @@ use crossbeam::channel::Receiver;
 
 use super::source::Sources;
 use super::team::{Answer, Team, answer};
+use crate::backend;
 use crate::disk::AnyDisk;
 use crate::status::{Holes, Survey};
 
@@ -55,7 +56,7 @@ struct Reader {
 
 impl Reader {
     fn start(images: &[AnyDisk], window: &Range<u64>) -> io::Result<Self> {
-        let seed = QueueSeed::new(QueueOptions::with_requests(REQUESTS));
+        let seed = QueueSeed::new(QueueOptions::with_requests(REQUESTS).backend(backend::choice()));
         let mut queue = seed.map_err(io::Error::other)?.start()?;
         let images = images.iter().map(|image| (image, Survey::new(image, Holes::Wanted)));
         let sources = Sources::new(&mut queue, images)?.window(window.clone());

@@ -2,9 +2,10 @@
 
 use std::path::Path;
 
-use blkring_engine::{Access, QueueOptions, QueueSeed};
+use blkring_engine::{Access, QueueOptions};
 use blkring_qcow2::Preallocation;
 
+use crate::backend;
 use crate::disk::{AnyDisk, Opening};
 use crate::failure::Failure;
 use crate::image_name::ImageName;
@@ -15,7 +16,7 @@ use crate::options::Format;
 /// # Errors
 /// If it cannot be opened, or there is not enough space.
 pub fn take(path: &Path, preallocation: Preallocation) -> Result<(), Failure> {
-    let mut queue = QueueSeed::new(QueueOptions::default())?.start()?;
+    let mut queue = backend::queue(QueueOptions::default())?;
     let name = ImageName::of_file(path).of_format(Format::Qcow2);
     let opening = Opening { access: Access::ReadWrite, ..Opening::read_only() };
     let image = AnyDisk::open(&mut queue, &name, opening)?;

@@ -2,7 +2,7 @@
 
 use std::time::{Duration, Instant};
 
-use blkring_engine::{Access, Flags, IoError, Queue, QueueOptions, QueueSeed, Request};
+use blkring_engine::{Access, Flags, IoError, Queue, QueueOptions, Request};
 
 use super::blocks;
 use super::breakpoints;
@@ -14,6 +14,7 @@ use super::pending::{Pending, Requests};
 use super::text::{Style, human};
 use super::truncate;
 use super::wish::{Change, CopyOnRead, Discard, Wish};
+use crate::backend;
 use crate::disk::AnyDisk;
 use crate::failure::Failure;
 use crate::image_name::Syntax;
@@ -72,6 +73,11 @@ impl Session {
     /// # Errors
     /// If it cannot be opened.
     pub fn begin_with(&mut self, wish: &Wish) -> Result<(), Failure> {
+        if backend::asked() != wish.aio {
+            // Nothing is open on the queue that there is.
+            backend::ask_for(wish.aio);
+            self.queue = new_queue()?;
+        }
         self.opened = Some(Opened::open(&mut self.queue, wish)?);
         Ok(())
     }
@@ -351,7 +357,7 @@ impl Session {
 }
 
 fn new_queue() -> Result<Queue, Failure> {
-    Ok(QueueSeed::new(QueueOptions::default())?.start()?)
+    backend::queue(QueueOptions::default())
 }
 
 /// What becomes of the open image after a command.

@@ -74,7 +74,7 @@ pub struct Wish {
     /// How the host caches it.
     pub cache: CacheMode,
     /// What its I/O was asked to run on. Here it is always a ring.
-    pub aio: Aio,
+    pub aio: Option<Aio>,
     /// What becomes of discards.
     pub discard: Discard,
     /// Where writes go.
@@ -95,7 +95,7 @@ impl Default for Wish {
             access: Access::ReadWrite,
             share: Share::Locked,
             cache: CacheMode::Writeback,
-            aio: Aio::Threads,
+            aio: None,
             discard: Discard::Done,
             overlay: Overlay::None,
             copy_on_read: CopyOnRead::No,
@@ -152,7 +152,7 @@ impl Wish {
         if access == Access::ReadWrite && self.share == Share::Forced {
             return no("force-share=on can only be used with read-only images");
         }
-        if self.aio == Aio::Native && cache.cache() != Cache::Direct {
+        if self.aio == Some(Aio::Native) && cache.cache() != Cache::Direct {
             return Err(Failure::open(name, Reason::native_needs_direct()));
         }
         Ok(Opening {

@@ -21,7 +21,7 @@ pub fn open(entry: &'static Entry, words: &Words<'_>) -> Result<Command, Complai
         wish.cache = CacheMode::None;
     }
     if words.has('k') {
-        wish.aio = Aio::Native;
+        wish.aio = Some(Aio::Native);
     }
     if let Some(word) = words.value('t') {
         wish.cache = cache_option(word).map_err(Complaint::Program)?;
@@ -30,7 +30,7 @@ pub fn open(entry: &'static Entry, words: &Words<'_>) -> Result<Command, Complai
         wish.discard = discard_option(word).map_err(Complaint::Program)?;
     }
     if let Some(word) = words.value('i') {
-        wish.aio = aio_option(word).map_err(Complaint::Program)?;
+        wish.aio = Some(aio_option(word).map_err(Complaint::Program)?);
     }
     wish.options = words.value('o').map(str::to_owned);
     match words.arguments[..] {

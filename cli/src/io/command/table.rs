@@ -187,7 +187,7 @@ pub const COMMANDS: &[Entry] = &[
             ('n', "the same as -t none"),
             ('U', "whatever locks others hold"),
             ('k', "the same as -i native"),
-            ('i', "threads, native or io_uring: all of them run on io_uring here"),
+            ('i', "threads, or io_uring, or native, which is io_uring too"),
             ('t', "none, writeback, writethrough, directsync or unsafe"),
             ('d', "discards: unmap, or ignore"),
             ('o', "options of the image, such as driver=raw or file.filename=NAME"),
