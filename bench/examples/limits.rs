@@ -44,6 +44,13 @@ fn main() -> Result<ExitCode, Box<dyn Error>> {
     let (device, mebibytes) = match words.as_slice() {
         [device] => (device, 256),
         [device, mebibytes] => (device, mebibytes.parse()?),
+        // A rate is no test, so there is nothing to do for whoever runs all examples.
+        [] => {
+            println!(
+                "limits DEVICE [MIB]: reads DEVICE in whole requests and in pieces; needs root"
+            );
+            return Ok(ExitCode::SUCCESS);
+        }
         _ => return Err("usage: limits DEVICE [MIB]".into()),
     };
     let limit = Limit::of(Path::new(device))?;
