@@ -85,11 +85,14 @@ pub fn run(options: &Options) -> Result<ExitCode, Failure> {
              performing such an operation, make sure there is no important data there.",
         );
     }
-    match &image {
-        AnyDisk::Qcow2(image) => qcow2_size(&mut queue, image, (old, new), preallocation)?,
-        raw => raw_size(&mut queue, raw.storage(), new, preallocation)?,
-    }
-    image.close(&mut queue)?;
+    let resized = match &image {
+        AnyDisk::Qcow2(image) => qcow2_size(&mut queue, image, (old, new), preallocation),
+        raw => raw_size(&mut queue, raw.storage(), new, preallocation),
+    };
+    // After a failure as well: what was made ready goes back.
+    let closed = image.close(&mut queue);
+    resized?;
+    closed?;
     if !options.quiet {
         println!("Image resized.");
     }

@@ -2,7 +2,12 @@
 
 use std::fs;
 use std::os::unix::fs::MetadataExt;
+use std::process::{Command, Output};
 
+use blkring_tests::fs::Fs;
+use blkring_tests::mounts::{Mount, SectorSize};
+use blkring_tests::program;
+use blkring_tests::report::or_skip;
 use blkring_tests::twins::Twins;
 
 const MIB: u64 = 1 << 20;
@@ -161,4 +166,20 @@ fn no_part_is_copied_over_its_own_image() {
     assert_eq!(ended.code, Some(1));
     assert!(ended.stderr.contains("the target is the source"), "{ended:?}");
     assert!(fs::read(twins.path("data.raw")).unwrap() == before);
+}
+
+#[test]
+fn what_was_made_ready_goes_back_when_there_is_no_room() {
+    let Some(mount) = or_skip(Mount::new(Fs::Tmpfs, SectorSize::S512, 6)) else { return };
+    let run = |line: &str| -> Output {
+        let mut program = Command::new(program::blkring());
+        program.args(line.split(' ')).current_dir(mount.path()).output().unwrap()
+    };
+    assert!(run("create -q -f qcow2 t 1M").status.success());
+    for preallocation in ["falloc", "full"] {
+        let ended = run(&format!("resize --preallocation={preallocation} t 30M"));
+        assert_eq!(ended.status.code(), Some(1), "{ended:?}");
+        let checked = run("check t");
+        assert_eq!(checked.status.code(), Some(0), "{preallocation}: {checked:?}");
+    }
 }
