@@ -14,21 +14,49 @@ fn statistics_count_what_was_sent() {
     let entries = |options: &str| {
         let arguments = "bench -f raw --stats disk.raw".split(' ').chain(options.split(' '));
         let printed = blkring_ok(scratch.dir(), &arguments.collect::<Vec<_>>());
-        let line = printed.lines().find(|line| line.starts_with("ring entries: "));
+        let line = printed.lines().find(|line| line.starts_with("entries: "));
         line.expect("printed with --stats").to_owned()
     };
     assert_eq!(
         entries("-c 500"),
-        "ring entries: 500 (500 reads, 0 writes, 0 fdatasyncs, 0 fallocates, 0 ftruncates)"
+        "entries: 500 (500 reads, 0 writes, 0 fdatasyncs, 0 fallocates, 0 ftruncates)"
     );
     assert_eq!(
         entries("-c 500 -w --flush-interval 100"),
-        "ring entries: 505 (0 reads, 500 writes, 5 fdatasyncs, 0 fallocates, 0 ftruncates)"
+        "entries: 505 (0 reads, 500 writes, 5 fdatasyncs, 0 fallocates, 0 ftruncates)"
     );
     assert_eq!(
         entries("-c 500 -w --flush-interval 100 -t unsafe"),
-        "ring entries: 500 (0 reads, 500 writes, 0 fdatasyncs, 0 fallocates, 0 ftruncates)"
+        "entries: 500 (0 reads, 500 writes, 0 fdatasyncs, 0 fallocates, 0 ftruncates)"
     );
+}
+
+#[test]
+fn what_was_asked_for_does_the_io() {
+    let scratch = Scratch::new();
+    scratch.file("disk.raw", SIZE);
+    for (asked, said) in [
+        ("-i threads", "aio: threads, 32 of them (threads was asked for)"),
+        ("-i io_uring", "aio: io_uring (io_uring was asked for)"),
+        ("-i native -t none", "aio: io_uring (native was asked for)"),
+        ("-d 8", "aio: io_uring"),
+    ] {
+        let arguments =
+            "bench -f raw --stats -w -c 500 disk.raw".split(' ').chain(asked.split(' '));
+        let printed = blkring_ok(scratch.dir(), &arguments.collect::<Vec<_>>());
+        let has = |wanted: &str| printed.lines().any(|line| line == wanted);
+        assert!(has(said), "{asked}: {printed}");
+        let sent = "entries: 500 (0 reads, 500 writes, 0 fdatasyncs, 0 fallocates, 0 ftruncates)";
+        assert!(has(sent), "{asked}: {printed}");
+        assert_eq!(printed.contains("ring: "), !asked.contains("threads"), "{asked}: {printed}");
+    }
+    // The session of `io` begins another queue for an image that is opened in another way.
+    let script =
+        ["-c", "open -i threads -o driver=raw disk.raw", "-c", "write -P 7 0 4k", "-c", "close"];
+    let again = ["-c", "open -i io_uring -o driver=raw disk.raw", "-c", "read -P 7 0 4k"];
+    let line = [&["io"][..], &script, &again].concat();
+    let printed = blkring_ok(scratch.dir(), &line);
+    assert!(printed.contains("read 4096/4096 bytes at offset 0"), "{printed}");
 }
 
 #[test]

@@ -150,7 +150,7 @@ fn print_statistics(queue: &Queue, image: &AnyDisk) {
         println!("ring: {flags}");
     }
     println!("enters: {}", queue.enters());
-    print_counts("ring entries", queue.counts());
+    print_counts("entries", queue.counts());
     if let AnyDisk::Qcow2(_) = image {
         print_counts("entries of shared work", image.shared_counts());
     }
